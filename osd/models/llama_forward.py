@@ -313,7 +313,8 @@ def _stacked(parts: Sequence[Any]) -> Product:
             own = [getattr(part, name) for part in parts if getattr(part, name) is not None]
             views = torch.split(whole, [len(each) for each in own]) if whole is not None else ()
             for each, view in zip(own, views, strict=True):
-                each.data = view
+                if not each.is_inference():  # those of a twin that was made in inference mode cannot be views
+                    each.data = view
     return product
 
 

@@ -70,10 +70,16 @@ def test_the_draft_reads_what_it_was_not_asked_about(monkeypatch: pytest.MonkeyP
     pair, passes, unasked = random_pair("llama", noise=3.0), list[int](), list[int]()
     engine, _ = engine_of(pair, serve__max_batch=3)
     drafter = engine.drafter.default.body.drafter
-    following, drafting = drafter._next, drafter.propose
+    feeding, following, drafting = drafter._feed, drafter._logits, drafter.propose
+    fed_last: list[tuple[Sequence[SequenceState], Sequence[int], Chain]] = []
 
-    def following_checked(rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Tensor:
-        logits: Tensor = following(rows, lengths, chain)
+    def noted(rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> object:
+        fed_last[:] = [(rows, lengths, chain)]
+        return feeding(rows, lengths, chain)
+
+    def following_checked(fed: object) -> Tensor:
+        logits: Tensor = following(fed)
+        rows, lengths, chain = fed_last[0]
         for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             if length > chain.size:
                 text = row.tokens + [int(tokens[i]) for tokens in chain.tokens]
@@ -87,7 +93,8 @@ def test_the_draft_reads_what_it_was_not_asked_about(monkeypatch: pytest.MonkeyP
         unasked.append(draft.size - draft.passes)
         return draft
 
-    monkeypatch.setattr(drafter, "_next", following_checked)
+    monkeypatch.setattr(drafter, "_feed", noted)
+    monkeypatch.setattr(drafter, "_logits", following_checked)
     monkeypatch.setattr(drafter, "propose", counted)
     expected = {p: alone(pair.target.module, p, 40) for p in prompts(5, seed=8)}
     asked = [Request(p, max_new_tokens=40) for p in list(expected) * 5]
