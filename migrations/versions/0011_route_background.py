@@ -18,7 +18,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["request_id"],
             ["sample_requests.request_id"],
-            name="fk_route_background_request_id_sample_requests",
+            name="fk_route_background_request_id",
             ondelete="CASCADE",
         ),
     )

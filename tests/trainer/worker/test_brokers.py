@@ -124,7 +124,7 @@ def test_a_broker_that_will_never_do_is_a_bad_setting(url: str, tmp_path: Path) 
     if "5672" in url:
         needs(5672)
     settings = load_settings(storage={"directory": tmp_path}, trainer={"broker": url})
-    with pytest.raises(BadSetting, match=rf"worker\.broker.*{BAD[url]}") as caught:
+    with pytest.raises(BadSetting, match=rf"trainer\.broker.*{BAD[url]}") as caught:
         require_broker(make_app(settings))
     assert "secret" not in str(caught.value)
     assert (said := ping(settings))["ok"] is False and BAD[url] in said["found"]

@@ -21,7 +21,7 @@ from tests.trainer.distil.test_loop import changed
 from tests.trainer.models import VOCAB, answers, random_prompts, tiny_llama
 from trainer.distil.distil import distil
 from trainer.distil.gate import score
-from trainer.worker.rollback_watch import Watch
+from trainer.worker.rollback_watch import RollbackWatch
 
 N = 10
 
@@ -62,7 +62,7 @@ def test_a_worse_version_is_taken_back(
     first = publish(drafted, good)
     second = publish(drafted, noisy(good, 0.3))
     traffic(N)
-    back = Watch(drafted, watching, "default").look()
+    back = RollbackWatch(drafted, watching, "default").look()
     assert back is not None and back.id == first.id == drafted.versions.current("default").id
     fallen = drafted.versions.get(second.id)
     assert fallen.state is VersionState.ROLLED_BACK
@@ -76,7 +76,7 @@ def test_before_enough_requests_came_nothing_is_judged(
     publish(drafted, good)
     publish(drafted, noisy(good, 0.3))
     traffic(N - 1)
-    watch = Watch(drafted, watching, "default")
+    watch = RollbackWatch(drafted, watching, "default")
     assert watch.look() is None and watch.newest is None
 
 
@@ -96,7 +96,7 @@ def test_a_harder_domain_is_no_reason_to_go_back(
     scores = [score(better, some) for some in (easy, hard)]
     before, after = (s.expected.sum() / s.positions.sum() for s in scores)
     assert after < 0.6 * before
-    watch = Watch(drafted, watching, "default")
+    watch = RollbackWatch(drafted, watching, "default")
     assert watch.look() is None and watch.newest is not None and watch.newest.requests == 2 * N
     assert drafted.versions.current("default").id == version.id
 
@@ -105,7 +105,7 @@ def test_versions_that_follow_each_other_quickly_are_held_against_an_older_one(
     drafted: Store, watching: Settings, traffic: Traffic, good: PreTrainedModel
 ) -> None:
     sound = publish(drafted, good)
-    watch, back = Watch(drafted, watching, "default"), []
+    watch, back = RollbackWatch(drafted, watching, "default"), []
     for seed in range(2):  # neither serves for N requests
         publish(drafted, noisy(good, 0.3, seed))
         traffic(N // 2)
@@ -118,7 +118,7 @@ def test_looks_are_taken_when_requests_have_doubled_and_at_halved_levels(
 ) -> None:
     publish(drafted, good)
     publish(drafted, noisy(good, 1e-4))
-    watch, levels = Watch(drafted, watching, "default"), []
+    watch, levels = RollbackWatch(drafted, watching, "default"), []
     for _ in range(8):
         traffic(N // 2)
         watch.newest = None
@@ -130,7 +130,7 @@ def test_looks_are_taken_when_requests_have_doubled_and_at_halved_levels(
 
 def test_the_root_is_never_taken_back(drafted: Store, watching: Settings, traffic: Traffic) -> None:
     traffic(3 * N)
-    assert Watch(drafted, watching, "default").look() is None
+    assert RollbackWatch(drafted, watching, "default").look() is None
 
 
 def test_a_parent_that_was_itself_taken_back_is_no_place_to_go(
@@ -140,7 +140,7 @@ def test_a_parent_that_was_itself_taken_back_is_no_place_to_go(
     publish(drafted, noisy(good, 0.3))
     drafted.versions.quarantine(parent.id, "its files rotted")
     traffic(N)
-    assert Watch(drafted, watching, "default").look() is None
+    assert RollbackWatch(drafted, watching, "default").look() is None
 
 
 def test_equal_versions_are_seldom_taken_back(good: PreTrainedModel) -> None:
