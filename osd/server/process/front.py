@@ -25,6 +25,7 @@ from osd.models.tokenizer import load_tokenizer
 from osd.server.http.app import make_app
 from osd.server.http.ring import KeyRing
 from osd.server.meters import Meters
+from osd.server.process.drain import POLL_SECONDS
 from osd.server.process.engine_client import EngineClient
 from osd.server.process.ipc import Endpoint
 from osd.server.process.listener import LAST_SECONDS, Listener, listener
@@ -34,7 +35,6 @@ from storage.settings import Settings
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.02
 FAILED = 1
 
 

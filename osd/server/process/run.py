@@ -1,7 +1,5 @@
-"""One server: the process that decodes, with the admin port, beside the one that answers HTTP, and their shutdown.
-
-The first SIGTERM or Ctrl-C drains: new requests are refused, running ones may finish within ``server.drain_seconds``. A
-second one is final. `osd servers drain` does the same through the database, and can be undone while something runs.
+"""One server: the process that decodes, with the admin port, beside the one that answers HTTP, and their shutdown
+(:mod:`osd.server.process.drain`).
 
 Where several processes share the port (``peers``), the one that holds the lock answers the admin port, and one that is
 to drain while others serve leaves new connections to them.
@@ -11,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
@@ -24,12 +21,13 @@ from osd.server.exposition import Exposition
 from osd.server.http.ring import KeyRing
 from osd.server.meters import Meters
 from osd.server.metrics.engine import EngineCollector
+from osd.server.process.drain import POLL_SECONDS, Drain
 from osd.server.process.engine_thread import EngineThread
-from osd.server.process.front import FAILED, POLL_SECONDS, Front
+from osd.server.process.front import FAILED, Front
 from osd.server.process.host import Host
 from osd.server.process.ipc import Endpoint
 from osd.server.process.listen import Ports, url
-from osd.server.process.listener import LAST_SECONDS, listener
+from osd.server.process.listener import listener, serve_leading
 from osd.server.process.snapshot import Snapshots, engine_facts
 from osd.server.workers.peers import Peers, WorkerLoad
 from osd.server.workers.presence import EngineDrafts, Presence
@@ -41,8 +39,6 @@ log = logging.getLogger(__name__)
 
 MEASURE_SECONDS = 1.0
 """How long the process for HTTP may take to say what it has measured: less than a peer waits for the two of us."""
-LEAD_SECONDS = 0.2
-"""Interval at which a process behind a shared port checks whether the admin port became free."""
 
 
 class Running:
@@ -60,20 +56,18 @@ class Running:
         self.host.measure = self.exposition.whole
         snapshots = Snapshots(self.host, engine_facts(self.host))
         self.admin = listener(make_admin(self.host, snapshots, inside_of(self.host)))
-        self.status = 0
+        self.drain = Drain(self, settings.server.drain_seconds)
         self._front_listens = asyncio.Event()
-        self._draining: asyncio.Task[None] | None = None
-        self._asked = False
-        """Whether it drains because the database asked for it, which may be undone."""
 
     async def serve(self, ports: Ports, ready: Callable[[], None]) -> int:
         """Until it is told to stop; the exit status. ``ready`` is called once it listens."""
         self.link = Endpoint(self.front.end, asyncio.get_running_loop())
-        self._take_signals()
+        self.drain.take_signals()
         self.thread.start()
         beside = [asyncio.create_task(work) for work in (self.host.ring.follow(), keep_giving_back())]
         presence = self._make_presence(ports)
-        serving = [asyncio.create_task(self._serve_api()), asyncio.create_task(self._serve_admin(ports))]
+        admin = serve_leading(self.admin, ports.admin, self.peers)
+        serving = [asyncio.create_task(self._serve_api()), asyncio.create_task(admin)]
         while not self._listens():
             await asyncio.sleep(POLL_SECONDS)
         presence.begin()
@@ -88,7 +82,7 @@ class Running:
         await asyncio.to_thread(presence.close)
         await asyncio.to_thread(self.thread.close)
         await asyncio.to_thread(self.front.reap)
-        return self.status
+        return self.drain.status
 
     def _listens(self) -> bool:
         """Or will not any more. Behind a shared port another process may answer the admin's."""
@@ -115,89 +109,51 @@ class Running:
         except (ConnectionError, TimeoutError):
             return None
 
-    async def _serve_admin(self, ports: Ports) -> None:
-        while self.peers and not self.peers.leads():
-            if self.admin.should_exit:
-                return
-            await asyncio.sleep(LEAD_SECONDS)
-        await self.admin.serve([ports.admin])
-
     def _make_presence(self, ports: Ports) -> Presence:
         loop = asyncio.get_running_loop()
         engine = self.host.engine
         assert engine.recorder is not None
         self.presence = Presence(
             self.host.store, self.host.settings.fleet, engine.recorder.worker, url(ports.api), self.thread,
-            lambda drains: loop.call_soon_threadsafe(self._wish, drains), self._replaces, EngineDrafts(engine),
+            lambda drains: loop.call_soon_threadsafe(self.drain.wish, drains), self._replaces, EngineDrafts(engine),
         )  # fmt: skip
         return self.presence
 
     def _load(self) -> WorkerLoad:
         return WorkerLoad(self.host.ready, self.thread.running, self.thread.waiting)
 
-    def _take_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled, number)
+    @property
+    def busy(self) -> bool:
+        """Whether a request runs or waits."""
+        return self.thread.alive and bool(self.thread.running or self.thread.waiting)
 
-    def _signalled(self, number: int) -> None:
-        if self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
-        elif self._asked:
-            self._asked = False  # it drains in any case now; the next signal is final
-        else:
-            self.status = 128 + number
-            self.thread.end_all()
-            self._stop(force=True)
+    async def leave(self, asked: bool) -> None:
+        """Leave new connections to the processes that share the port, where one of them serves on."""
+        self.host.ready = False  # before the others are asked, who may drain too
+        if asked and self.peers and any(other.serving for other in await self.peers.loads()):
+            self.link.say("leave")
 
-    def _wish(self, drains: bool) -> None:
-        """Begin or end draining on request of the database."""
-        if drains and self._draining is None:
-            self._asked = True
-            self._draining = asyncio.create_task(self._drain())
-        elif not drains and self._asked and self._draining is not None:
-            self._draining.cancel()
-            self._draining, self._asked = None, False
-            self._say(drains=False)
-            self.link.say("return")
-
-    def _say(self, *, drains: bool) -> None:
+    def say(self, drains: bool) -> None:
+        """Tell the process for HTTP, decoding and the database that it drains, or serves again."""
         self.host.ready, self.thread.draining = not drains, drains
         self.link.say("ready", not drains)
+        if not drains:
+            self.link.say("return")
         self.presence.turn(WorkerState.DRAINING if drains else WorkerState.SERVING)
-        log.info("draining" if drains else "serving again", extra={"action": "draining" if drains else "drain_undone"})
 
-    async def _drain(self) -> None:
-        """Refuse what is new, wait for what runs, then end it."""
-        self.host.ready = False  # before the others are asked, who may drain too
-        if self._asked and self.peers and any(other.serving for other in await self.peers.loads()):
-            self.link.say("leave")
-        self._say(drains=True)
-        if not await self._idle(self.host.settings.server.drain_seconds):
-            log.warning("requests were cut off: they took too long", extra={"action": "drain_ended"})
-            self.thread.end_all()
-            await self._idle(LAST_SECONDS)
-        self._asked = False
-        self._stop()
+    def cut_off(self) -> None:
+        """End the requests that run."""
+        self.thread.end_all()
 
-    async def _idle(self, seconds: float) -> bool:
-        """Wait until nothing runs or waits; return False when the time ran out."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while self.thread.alive and (self.thread.running or self.thread.waiting):
-            if loop.time() >= until:
-                return False
-            await asyncio.sleep(POLL_SECONDS)
-        return True
+    def stop(self, force: bool) -> None:
+        """Stop listening; with ``force`` without waiting for answers."""
+        self.admin.should_exit, self.admin.force_exit = True, force
+        self.link.say("stop", force)
 
     def _failed(self) -> None:
         """Exit after decoding broke, so that the process's supervisor can start a new one."""
-        self.status = FAILED
-        self._stop()
-
-    def _stop(self, *, force: bool = False) -> None:
-        self.admin.should_exit, self.admin.force_exit = True, force
-        self.link.say("stop", force)
+        self.drain.status = FAILED
+        self.stop(force=False)
 
 
 def serve(

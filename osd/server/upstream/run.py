@@ -1,15 +1,10 @@
-"""A front over replicas from its start to its end, in one process without a model.
-
-The first SIGTERM or Ctrl-C drains: new requests are refused, running ones may finish within ``server.drain_seconds``. A
-second one is final. `osd servers drain` does the same through the database, and can be undone while something runs.
-"""
+"""A front over replicas from its start to its end, in one process without a model."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,8 +18,9 @@ from osd.server.http.errors import ServerStopped
 from osd.server.http.ring import KeyRing
 from osd.server.meters import Meters
 from osd.server.metrics.upstream import UpstreamCollector
+from osd.server.process.drain import POLL_SECONDS, Drain
 from osd.server.process.listen import Ports, url
-from osd.server.process.listener import LAST_SECONDS, listener
+from osd.server.process.listener import listener, serve_leading
 from osd.server.process.snapshot import Snapshots
 from osd.server.upstream.app import make_upstream_app, replicas
 from osd.server.upstream.client import upstream_client, upstream_headers
@@ -40,19 +36,13 @@ from storage.access.workers import WorkerState
 from storage.settings import Settings
 from storage.store import Store
 
-log = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.02
-LEAD_SECONDS = 0.2
-"""Interval at which a process behind a shared port checks whether the admin port became free."""
-
 
 class UpstreamRunning:
     """A front from its start to its end."""
 
     def __init__(self, host: UpstreamHost, ports: Ports, replaces: str | None = None) -> None:
         """``replaces``: a process that ended without a word, in whose place this one was started."""
-        self.host, self.ports, self.status = host, ports, 0
+        self.host, self.ports = host, ports
         exposition = Exposition(host, UpstreamCollector(host.pool))
         host.measure, self._own_metrics = exposition.whole, exposition.own
         self.watch = UpstreamWatch(host.pool, host.settings, host.store, host.client, host.headers)
@@ -61,23 +51,22 @@ class UpstreamRunning:
         admin = make_admin(host, Snapshots(host, self._facts), inside)
         admin.include_router(replicas)
         self.admin = listener(admin)
+        self.drain = Drain(self, host.settings.server.drain_seconds)
         loop = asyncio.get_running_loop()
         self.presence = Presence(
             host.store, host.settings.fleet, f"{socket.gethostname()}:{os.getpid()}", url(ports.api), host.pool,
-            lambda drains: loop.call_soon_threadsafe(self._wish, drains), replaces,
+            lambda drains: loop.call_soon_threadsafe(self.drain.wish, drains), replaces,
         )  # fmt: skip
-        self._draining: asyncio.Task[None] | None = None
-        self._asked = False
-        """Whether it drains because the database asked for it, which may be undone."""
 
     async def serve(self, ready: Callable[[], None]) -> int:
         """Until it is told to stop; the exit status. ``ready`` is called once it listens."""
-        self._take_signals()
+        self.drain.take_signals()
         await self.watch.look()
         host, peers = self.host, self.host.peers
         beside = [asyncio.create_task(work) for work in (host.ring.follow(), self.watch.follow(), keep_giving_back())]
         serving = [
-            asyncio.create_task(self.api.serve([self.ports.accepting()])), asyncio.create_task(self._serve_admin())
+            asyncio.create_task(self.api.serve([self.ports.accepting()])),
+            asyncio.create_task(serve_leading(self.admin, self.ports.admin, peers)),
         ]  # fmt: skip
         while not self._listens():
             await asyncio.sleep(POLL_SECONDS)
@@ -91,18 +80,11 @@ class UpstreamRunning:
         for task in beside:
             task.cancel()
         await asyncio.to_thread(self.presence.close)
-        return self.status
+        return self.drain.status
 
     def _listens(self) -> bool:
         """Or will not any more. Behind a shared port another process may answer the admin's."""
         return self.admin.should_exit or (self.api.started and (self.host.peers is not None or self.admin.started))
-
-    async def _serve_admin(self) -> None:
-        while self.host.peers and not self.host.peers.leads():
-            if self.admin.should_exit:
-                return
-            await asyncio.sleep(LEAD_SECONDS)
-        await self.admin.serve([self.ports.admin])
 
     def _facts(self, _workers: int) -> dict[str, object]:
         return {"replicas": [replica.facts() for replica in self.host.pool.replicas.values()]}
@@ -110,57 +92,25 @@ class UpstreamRunning:
     def _load(self) -> WorkerLoad:
         return WorkerLoad(self.host.ready, self.host.pool.running, 0)
 
-    def _take_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled, number)
+    @property
+    def busy(self) -> bool:
+        """Whether a request runs."""
+        return bool(self.host.calls)
 
-    def _signalled(self, number: int) -> None:
-        if self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
-        elif self._asked:
-            self._asked = False  # it drains in any case now; the next signal is final
-        else:
-            self.status = 128 + number
-            self.host.ended = ServerStopped()
-            self._stop(force=True)
+    async def leave(self, asked: bool) -> None:
+        """Do nothing: what comes is refused as soon as it drains."""
 
-    def _wish(self, drains: bool) -> None:
-        """Begin or end draining on request of the database."""
-        if drains and self._draining is None:
-            self._asked = True
-            self._draining = asyncio.create_task(self._drain())
-        elif not drains and self._asked and self._draining is not None:
-            self._draining.cancel()
-            self._draining, self._asked = None, False
-            self._say(drains=False)
-
-    def _say(self, *, drains: bool) -> None:
+    def say(self, drains: bool) -> None:
+        """Tell the database, and who asks whether it is ready, that it drains, or serves again."""
         self.host.ready = not drains
         self.presence.turn(WorkerState.DRAINING if drains else WorkerState.SERVING)
-        log.info("draining" if drains else "serving again", extra={"action": "draining" if drains else "drain_undone"})
 
-    async def _drain(self) -> None:
-        """Refuse what is new, wait for what runs, then end it."""
-        self._say(drains=True)
-        if not await self._idle(self.host.settings.server.drain_seconds):
-            log.warning("requests were cut off: they took too long", extra={"action": "drain_ended"})
-            self.host.ended = ServerStopped()
-            await self._idle(LAST_SECONDS)
-        self._asked = False
-        self._stop()
+    def cut_off(self) -> None:
+        """End the requests that run."""
+        self.host.ended = ServerStopped()
 
-    async def _idle(self, seconds: float) -> bool:
-        """Wait until nothing runs; return False when the time ran out."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while self.host.calls:
-            if loop.time() >= until:
-                return False
-            await asyncio.sleep(POLL_SECONDS)
-        return True
-
-    def _stop(self, *, force: bool = False) -> None:
+    def stop(self, force: bool) -> None:
+        """Stop listening; with ``force`` without waiting for answers."""
         for one in (self.api, self.admin):
             one.should_exit, one.force_exit = True, force
 
