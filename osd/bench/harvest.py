@@ -49,7 +49,7 @@ class ArmLoad(NamedTuple):
 
     load: Load
     cpu_seconds: float
-    """Of all vLLM's processes."""
+    """What all of vLLM's processes used."""
 
 
 class HarvestTurn(NamedTuple):
@@ -157,7 +157,7 @@ def _line(parts: Sequence[ArmLoad]) -> dict[str, Any]:
     return {"tokens_per_s": load.rate, **shown, "cpu_ms_per_token": cpu, **counts}
 
 
-class Collected:
+class HarvestSink:
     """What a collector was given."""
 
     def __init__(self, url: str) -> None:
@@ -165,7 +165,7 @@ class Collected:
 
 
 @contextmanager
-def collecting() -> Iterator[Collected]:
+def collecting() -> Iterator[HarvestSink]:
     """Take batches of answers, and throw them away."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -182,7 +182,7 @@ def collecting() -> Iterator[Collected]:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    taken = Collected(f"http://127.0.0.1:{server.server_port}")
+    taken = HarvestSink(f"http://127.0.0.1:{server.server_port}")
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield taken

@@ -171,7 +171,7 @@ class Other:
     """Where it takes no tokens as a prompt."""
     speculates: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of its environment, beside those of all."""
+    """Variables of its environment beside those of all."""
 
 
 def transformers_ways(pair: Pair, max_tokens: int) -> list[Other]:

@@ -15,7 +15,7 @@ from osd.drafters.chain import Chain
 from osd.drafters.chain_override import Begin, ChainOverride, PassSignals
 from osd.drafters.signals import PassInfo, Signals
 from osd.models.acceptance_head import HeadPass
-from osd.models.captured_pass import Drafted
+from osd.models.captured_pass import CapturedDraft
 from osd.models.decoder import Decoder
 from osd.models.prefill import PrefillChunk, read_pieces
 from osd.models.prefix_cache import PrefixCache
@@ -111,7 +111,7 @@ class CausalDrafter:
         changed = self.head is not None or chain.processed or not self._same_width
         return not changed and all(row.controller.signal == "none" for row in rows)
 
-    def _take(self, chain: Chain, drafted: Drafted) -> Iterator[PassSignals]:
+    def _take(self, chain: Chain, drafted: CapturedDraft) -> Iterator[PassSignals]:
         """Add the tokens that a graph drafted."""
         for i, tokens in enumerate(drafted.tokens.unbind(1)):
             signals = Signals(drafted.logits[:, i], tokens, PassInfo(chain.repeats, chain.tokens[:]))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from osd.logits import RaggedLogits
 from osd.models.compiled_inputs import PassInput
-from osd.models.fixed_pass import Body, Chooser, FixedPass, Shape, likeliest, shape_of
+from osd.models.fixed_pass import Body, Chooser, FixedPass, PassShape, likeliest, shape_of
 from osd.models.kv_cache import RaggedCache
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ TOLERANCE = 2e-3
 precision."""
 
 
-class Drafted(NamedTuple):
+class CapturedDraft(NamedTuple):
     """Tokens that one graph drafted for B rows."""
 
     tokens: Tensor
@@ -131,9 +131,9 @@ class CapturedPass:
         self._device = weights[0].device
         self._tolerance = TOLERANCE * (1 if weights[0].dtype == torch.float32 else 64)
         self._capture = capture or CudaCapture()
-        self.graphs: dict[Shape, Graph | None] = {}
+        self.graphs: dict[PassShape, Graph | None] = {}
         """Those that are captured, the least recently used first; None for what cannot be, or must not be used."""
-        self._wanted: dict[Shape, Wanted] = {}
+        self._wanted: dict[PassShape, Wanted] = {}
         self._over: Tensor | None = None
         """The first layer's keys in the cache that the graphs are over."""
         self._now: Graph | None = None
@@ -218,7 +218,7 @@ class CapturedPass:
     def draft(
         self, tokens: Tensor, starts: Sequence[int], counts: Sequence[int], cache: RaggedCache, most: int,
         chooser: Chooser | None,
-    ) -> Drafted | None:  # fmt: skip
+    ) -> CapturedDraft | None:  # fmt: skip
         """Feed the first ``counts[i]`` of tokens (B, T) from ``starts[i]`` on, and draft as many tokens after them as
         one graph does, at most ``most``; None where there is no graph."""
         count = next((each for each in CHAINS if each <= most), 0)
@@ -229,7 +229,7 @@ class CapturedPass:
         graph.feed(tokens, starts, counts, chooser.inputs(count) if chooser else ())
         drafted, q, logits = graph.run()
         assert drafted is not None and logits is not None
-        return Drafted(drafted[:rows].clone(), None if q is None else q[:rows].clone(), logits[:rows].clone())
+        return CapturedDraft(drafted[:rows].clone(), None if q is None else q[:rows].clone(), logits[:rows].clone())
 
     # shapes
 
@@ -250,7 +250,7 @@ class CapturedPass:
         self._want(shape, cache, chooser)
         return None
 
-    def _want(self, shape: Shape, cache: RaggedCache, chooser: Chooser | None) -> None:
+    def _want(self, shape: PassShape, cache: RaggedCache, chooser: Chooser | None) -> None:
         if self.bytes >= MOST_BYTES:
             return
         wanted = self._wanted.setdefault(shape, Wanted(cache, chooser))
@@ -266,11 +266,11 @@ class CapturedPass:
                 return True
         return False
 
-    def _compiled(self, shape: Shape) -> bool:
+    def _compiled(self, shape: PassShape) -> bool:
         """Return whether the body is compiled for a shape's passes: the first, and those over one token of a row."""
         return self._ready(shape.rows * shape.width) and (not shape.drafts or self._ready(shape.rows))
 
-    def _make(self, shape: Shape, cache: RaggedCache, chooser: Chooser | None) -> None:
+    def _make(self, shape: PassShape, cache: RaggedCache, chooser: Chooser | None) -> None:
         """Capture a shape over a cache. A cache that has grown lies elsewhere: what was captured before is dropped."""
         if self._over is not cache.ragged[0].kept[0]:
             self.graphs.clear()
@@ -287,7 +287,7 @@ class CapturedPass:
             log.warning("a pass cannot be captured: %s (%s)", said, shape, extra={"action": "graph"})
         self.bytes += max(0, self._memory() - before)
 
-    def _captured(self, shape: Shape, cache: RaggedCache, chooser: Chooser | None) -> Graph:
+    def _captured(self, shape: PassShape, cache: RaggedCache, chooser: Chooser | None) -> Graph:
         def zeros(*size: int) -> Tensor:
             return torch.zeros(size, dtype=torch.long, device=self._device)
 

@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 
 from osd.logits import RaggedLogits, Scores, score
 from osd.models import llama_forward
-from osd.models.captured_pass import Drafted
+from osd.models.captured_pass import CapturedDraft
 from osd.models.compiled_inputs import PassInput
 from osd.models.fixed_pass import Chooser
 from osd.models.forward import Builder, CompiledForward, ForwardPass
-from osd.models.kv_cache import Budget, RaggedCache
+from osd.models.kv_cache import CacheBudget, RaggedCache
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import AdapterBatch
 from osd.models.shared_ids import SharedIds
@@ -106,7 +106,7 @@ class Decoder:
 
     def draft(
         self, tokens: torch.Tensor, starts: Sequence[int], counts: Sequence[int], most: int, chooser: Chooser | None
-    ) -> Drafted | None:
+    ) -> CapturedDraft | None:
         """Feed the first ``counts[i]`` of tokens (B, T) to the first rows from ``starts[i]`` on, and draft at most
         ``most`` tokens after them in one go, chosen by ``chooser`` or the likeliest; None where no graph does that now.
         To be asked where it ``drafts``."""
@@ -185,7 +185,7 @@ class Decoder:
         little for one row. Before the first pass."""
         beside = self.beside(1, 1)
         beside.logits(torch.zeros(1, 1, dtype=torch.long, device=self.device), [0])
-        budget = Budget(memory, beside.cache.bytes // 2)  # of one position, and the slot behind it
+        budget = CacheBudget(memory, beside.cache.bytes // 2)  # of one position, and the slot behind it
         if not budget.holds(self.cache.length):
             least = -(-self.cache.length * budget.position_bytes >> 20)
             reason = f"{memory >> 20} MB do not hold a row of {self.cache.length} positions; give {least} or more"

@@ -26,7 +26,7 @@ MOST_TOKENS = 256
 """Tokens of a pass, beyond which computing takes longer than launching."""
 
 
-class Shape(NamedTuple):
+class PassShape(NamedTuple):
     """What a graph is captured for."""
 
     rows: int
@@ -59,7 +59,9 @@ class Chooser(Protocol):
         ...
 
 
-def shape_of(rows: int, width: int, end: int, cache: RaggedCache, drafts: int, chooser: Chooser | None) -> Shape | None:
+def shape_of(
+    rows: int, width: int, end: int, cache: RaggedCache, drafts: int, chooser: Chooser | None
+) -> PassShape | None:
     """Return the bucket of such a pass; None where it is too large for one."""
     wide = next((each for each in WIDTHS if each >= width), None)
     many = min(1 << (rows - 1).bit_length(), cache.rows)
@@ -68,13 +70,14 @@ def shape_of(rows: int, width: int, end: int, cache: RaggedCache, drafts: int, c
     span = LEAST_SPAN
     while span < end:
         span *= 2
-    return Shape(many, wide, min(span, cache.stride), drafts, cache.wants_embedding, chooser.kind if chooser else None)
+    kind = chooser.kind if chooser else None
+    return PassShape(many, wide, min(span, cache.stride), drafts, cache.wants_embedding, kind)
 
 
 class FixedPass:
     """Passes of one shape, as operations on the device alone."""
 
-    def __init__(self, body: Body, cache: RaggedCache, shape: Shape) -> None:
+    def __init__(self, body: Body, cache: RaggedCache, shape: PassShape) -> None:
         self._body, self._cache, self._shape = body, cache, shape
         device, dtype = cache.kept[0].device, cache.kept[0].dtype
         self._ramp = torch.arange(-(-shape.span // ALIGNED) * ALIGNED + shape.width, device=device)

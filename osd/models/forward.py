@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from osd.logits import RaggedLogits
-from osd.models.captured_pass import Drafted
+from osd.models.captured_pass import CapturedDraft
 from osd.models.compiled_inputs import PassInput
 from osd.models.fixed_pass import Chooser
 from osd.models.kv_cache import RaggedCache
@@ -52,7 +52,7 @@ class CompiledForward(Protocol):
     def draft(
         self, tokens: Tensor, starts: Sequence[int], counts: Sequence[int], cache: RaggedCache, most: int,
         chooser: Chooser | None,
-    ) -> Drafted | None:  # fmt: skip
+    ) -> CapturedDraft | None:  # fmt: skip
         """Feed the first ``counts[i]`` of tokens (B, T) from ``starts[i]`` on, and draft at most ``most`` tokens after
         them in one go, chosen by ``chooser``, or the likeliest without; None where it does not do that."""
         ...

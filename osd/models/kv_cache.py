@@ -26,7 +26,7 @@ BLOCK = 256
 """Positions by which rows grow where memory is bounded."""
 
 
-class Budget(NamedTuple):
+class CacheBudget(NamedTuple):
     """Memory that a cache may take."""
 
     bytes: int
@@ -153,7 +153,7 @@ class RaggedCache(Cache):
         self.rows, self.length, self.limit = rows, length, limit
         self.stride = min(length, FIRST)
         """Positions of a row that there is memory for."""
-        self.budget: Budget | None = None
+        self.budget: CacheBudget | None = None
         """The memory that it may take; None for no bound."""
         self._device, self._dtype = device, dtype
         self._aim = AttentionMetadataBuilder(length, limit, layers, self._size, device, dtype)
@@ -207,7 +207,7 @@ class RaggedCache(Cache):
 
     # a bounded cache
 
-    def bound(self, budget: Budget) -> None:
+    def bound(self, budget: CacheBudget) -> None:
         """Begin with one row of few positions, and take no more memory than this. Before the first pass."""
         self.budget, self.rows = budget, 1
         self.stride = self._aim.stride = min(self.length, BLOCK)

@@ -49,7 +49,7 @@ PRODUCTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class PlainLinear:
     """x ↦ x Wᵀ + b."""
 
     weight: Tensor
@@ -271,7 +271,7 @@ def _compiled(fused: LlamaForward, module: PreTrainedModel) -> CompiledForward |
     return None
 
 
-Product = Linear | Packed
+Product = PlainLinear | Packed
 Fused = tuple[Sequence[FusedLayer], Product]
 """A model's layers, and its output layer."""
 _FUSED: WeakKeyDictionary[PreTrainedModel, tuple[object, Fused]] = WeakKeyDictionary()
@@ -308,13 +308,12 @@ def _stacked(parts: Sequence[Any]) -> Product:
     and they have views of its own."""
     weight, bias = (_stack([getattr(part, name) for part in parts]) for name in ("weight", "bias"))
     product = _product(weight, bias)
-    if isinstance(product, Linear):
+    if isinstance(product, PlainLinear):
         for name, whole in (("weight", weight), ("bias", bias)):
             own = [getattr(part, name) for part in parts if getattr(part, name) is not None]
             views = torch.split(whole, [len(each) for each in own]) if whole is not None else ()
             for each, view in zip(own, views, strict=True):
-                if not each.is_inference():  # those of a twin that was made in inference mode cannot be views
-                    each.data = view
+                each.data = view
     return product
 
 
@@ -329,4 +328,4 @@ def _product(weight: Tensor | None, bias: Tensor | None) -> Product:
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
         with suppress(AttributeError, RuntimeError, NotImplementedError):
             return Packed(weight.detach(), bias)
-    return Linear(weight.detach(), bias)
+    return PlainLinear(weight.detach(), bias)

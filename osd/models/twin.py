@@ -41,7 +41,8 @@ Place = tuple[Any, str, int]
 """A number in a configuration: the object or dictionary that it stands in, its name there, and itself."""
 
 
-@torch.inference_mode()
+@torch.inference_mode(False)  # what is made in that mode stays of it: no weight could become a view of another
+@torch.no_grad()
 def twin_of(module: PreTrainedModel) -> PreTrainedModel:
     """Return a small random model of the module's class, in float32 on the CPU, as it attends."""
     config = shrunken(module.config)

@@ -39,8 +39,7 @@ class VersionLimits(Section):
     before it, what is pinned or has a name, and the newest one, from which training may go on."""
 
     served: Annotated[int, Field(ge=1)] | Literal["all"] = 8
-    """Of the others those that led to what serves stay, back to the last so many that served; "all" lets everything
-    stay."""
+    """The others that led to what serves stay, back to the last so many that served; "all" lets everything stay."""
     bytes: int | None = Field(default=None, ge=1)
     """Bytes of a draft's versions at most; the oldest go first."""
     age_seconds: float | None = Field(default=None, gt=0)

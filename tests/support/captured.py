@@ -7,7 +7,7 @@ import pytest
 from osd.models import llama_forward
 from osd.models.captured_pass import CapturedPass, run_again
 from osd.models.hf_forward import HuggingFaceForward
-from osd.models.llama_forward import Linear
+from osd.models.llama_forward import PlainLinear
 from osd.models.llama_forward_captured import captured_llama
 
 
@@ -20,7 +20,7 @@ def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
         self.compiled = None if self.alone else CapturedPass(self, list(module.parameters()), run_again)
 
     patch.setattr(HuggingFaceForward, "__init__", build)
-    patch.setattr(llama_forward, "_product", lambda weight, bias: Linear(weight.detach(), bias))
+    patch.setattr(llama_forward, "_product", lambda weight, bias: PlainLinear(weight.detach(), bias))
     patch.setattr(
         llama_forward, "_compiled",
         lambda fused, module: captured_llama(fused, fused.extend_rotary, list(module.parameters()), run_again),

@@ -32,7 +32,7 @@ MOST = 8
 
 
 @dataclass(slots=True)
-class Watch:
+class RollbackWatch:
     """The watch over one draft. Its memory only saves looks: after a restart the newest is repeated."""
 
     store: Store

@@ -36,7 +36,7 @@ from trainer.shutdown import Stop
 from trainer.worker.budget import Budget
 from trainer.worker.idle_capacity import IdleCapacity
 from trainer.worker.report import TrainerReport
-from trainer.worker.rollback_watch import Watch
+from trainer.worker.rollback_watch import RollbackWatch
 
 log = logging.getLogger("osd.trainer")
 
@@ -67,7 +67,7 @@ class TrainingSchedule:
         self.budget = Budget(store, settings.trainer)
         self.tracing = make_tracing(settings.trace, "osd-trainer")
         self.report = TrainerReport(store, settings.fleet, self.holder)
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, RollbackWatch] = {}
         self._told: dict[str, str] = {}
         self._kept_at = 0.0
         self._scout, self._background = RouteDiscovery(store, settings), TopicBackground(store)
@@ -128,7 +128,7 @@ class TrainingSchedule:
         if hold := self.store.decisions.holds().get(draft):
             self._tell(draft, f"no training: {draft} is {hold.words}; `osd drafts resume {draft}` lets it learn again")
             return None
-        watch = self._watches.setdefault(draft, Watch(self.store, self.settings, draft))
+        watch = self._watches.setdefault(draft, RollbackWatch(self.store, self.settings, draft))
         watch.look()
         if self._is_resting(draft):
             return None

@@ -57,7 +57,7 @@ HARVEST_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TokenAnswer:
     """What vLLM answered, and how it came to it."""
 
     tokens: tuple[int, ...]
@@ -67,16 +67,16 @@ class Answer:
 
 
 @dataclass
-class Learned:
+class LearningRun:
     """What was seen of a run, as far as it came."""
 
-    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    answers: dict[str, list[TokenAnswer]] = field(default_factory=dict)
     """By data set, in the order in which they were asked."""
     swaps: list[tuple[int, str]] = field(default_factory=list)
     """Answers that were there when vLLM was first seen to draft with a version; the first is the random one."""
-    offline: list[Answer] = field(default_factory=list)
-    """Of the last prompts of the first set, by the draft that was distilled offline."""
-    plain: dict[str, list[Answer]] = field(default_factory=dict)
+    offline: list[TokenAnswer] = field(default_factory=list)
+    """Answers to the last prompts of the first set, with the draft that was distilled offline."""
+    plain: dict[str, list[TokenAnswer]] = field(default_factory=dict)
     """Without speculation."""
     seconds: float = 0.0
 
@@ -106,7 +106,7 @@ def command(
     sets = {name: texts[:n] for (name, texts), n in zip(found.items(), counts, strict=False)}
     make_new_folder(out)
     with watching() as watch:
-        learned = Learned()
+        learned = LearningRun()
         run = VllmRun(settings, vllm, Path(pair.target), Path(pair.draft), out.resolve(), sets, clients, max_tokens)
         watch.begin(2 * sum(map(len, sets.values())) + WINDOW)
         with watch.until_ctrl_c():
@@ -138,7 +138,7 @@ class VllmRun:
     max_tokens: int
     token: str = field(default_factory=lambda: secrets.token_hex(16))
 
-    def go(self, learned: Learned, watch: Watch) -> None:
+    def go(self, learned: LearningRun, watch: Watch) -> None:
         """Run all of it; ``learned`` fills as it goes. Raises StoreError for a process that does not start."""
         own = own_settings(self.settings, self.out / "data", attach={"host": "127.0.0.1", "port": 0})
         config = save_settings(own, self.out / "osd.toml")
@@ -176,7 +176,7 @@ class VllmRun:
         for name in self.sets:
             store.routes.add(Route(name, DEFAULT_DRAFT))
 
-    def _learn(self, url: str, store: Store, learned: Learned, watch: Watch) -> None:
+    def _learn(self, url: str, store: Store, learned: LearningRun, watch: Watch) -> None:
         began, done = time.monotonic(), 0
 
         def look() -> None:
@@ -198,7 +198,7 @@ class VllmRun:
     def _ask(
         self, url: str, name: str, prompts: Sequence[Tokens], watch: Watch, what: str,
         look: Callable[[], object] = lambda: None,
-    ) -> list[Answer]:  # fmt: skip
+    ) -> list[TokenAnswer]:  # fmt: skip
         watch.at(f"{what}{name}")
         with ThreadPoolExecutor(self.clients) as pool:
             asked = [pool.submit(self._complete, url, name, prompt) for prompt in prompts]
@@ -212,7 +212,7 @@ class VllmRun:
                 raise
         return [one.result() for one in asked]
 
-    def _complete(self, url: str, route: str, prompt: Tokens) -> Answer:
+    def _complete(self, url: str, route: str, prompt: Tokens) -> TokenAnswer:
         body = {"prompt": list(prompt), "max_tokens": self.max_tokens, "temperature": 0, "return_token_ids": True}
         headers = {"Content-Type": "application/json", "X-OSD-Route": route}
         request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
@@ -221,16 +221,16 @@ class VllmRun:
         spec = (answer.get("metrics") or {}).get("speculative_decoding") or {}
         steps = list(zip(spec.get("per_step_accepted", ()), spec.get("per_step_drafted", ()), strict=True))
         refused = sum(accepted < drafted for accepted, drafted in steps)
-        return Answer(tuple(answer["choices"][0]["token_ids"]), sum(accepted for accepted, _ in steps), refused)
+        return TokenAnswer(tuple(answer["choices"][0]["token_ids"]), sum(accepted for accepted, _ in steps), refused)
 
 
-def alpha(answers: Sequence[Answer]) -> float | None:
+def alpha(answers: Sequence[TokenAnswer]) -> float | None:
     """Return accepted ÷ (accepted + rejections); None where nothing was drafted."""
     accepted = sum(one.accepted for one in answers)
     return ratio(accepted, accepted + sum(one.refused for one in answers))
 
 
-def figures_of(learned: Learned, clients: int) -> dict[str, Any]:
+def figures_of(learned: LearningRun, clients: int) -> dict[str, Any]:
     """Return acceptance by data set, with random weights, and of the draft distilled offline; what was published, and
     how many answers have the ids of a vLLM without speculation."""
     sets = {name: _of_set(answers, learned.plain.get(name, ())) for name, answers in learned.answers.items()}
@@ -246,7 +246,7 @@ def figures_of(learned: Learned, clients: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_set(answers: Sequence[Answer], plain: Sequence[Answer]) -> dict[str, Any]:
+def _of_set(answers: Sequence[TokenAnswer], plain: Sequence[TokenAnswer]) -> dict[str, Any]:
     same = sum(one.tokens == other.tokens for one, other in zip(answers, plain, strict=False))
     ends = {"alpha_first": alpha(answers[:WINDOW]), "alpha_last": alpha(answers[-WINDOW:])}
     return {"requests": len(answers), **ends, "same_ids": same}

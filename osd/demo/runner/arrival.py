@@ -33,7 +33,7 @@ class RequestGate(Protocol):
         ...
 
 
-class TrainerState:
+class TrainerView:
     """What the database says about the training of some drafts."""
 
     def __init__(self, store: Store, drafts: Sequence[str]) -> None:
@@ -69,7 +69,7 @@ class Free:
 class PacedArrival:
     """Holds requests back while ``ahead`` recorded ones wait to be claimed for training."""
 
-    def __init__(self, trainer: TrainerState, ahead: int) -> None:
+    def __init__(self, trainer: TrainerView, ahead: int) -> None:
         self._trainer, self._ahead = trainer, ahead
 
     def may_start(self, started: int, finished: int) -> bool:
@@ -81,7 +81,7 @@ class PacedArrival:
 class Lockstep:
     """Lets ``interval`` requests in at a time; the next ones meet the draft that was trained on these."""
 
-    def __init__(self, trainer: TrainerState, interval: int, *, serving: Serving, recorded: Callable[[], bool]) -> None:
+    def __init__(self, trainer: TrainerView, interval: int, *, serving: Serving, recorded: Callable[[], bool]) -> None:
         """``recorded``: whether all that has finished is in the store."""
         self._trainer, self._interval = trainer, interval
         self._serving, self._recorded = serving, recorded
@@ -107,7 +107,7 @@ class Lockstep:
 
 def make_arrival(kind: str, store: Store, drafts: Sequence[str], engine: Engine, interval: int) -> RequestGate:
     """The arrival of that name; ``paced`` lets two update intervals wait. Raises BadSetting."""
-    trainer = TrainerState(store, drafts)
+    trainer = TrainerView(store, drafts)
     match kind:
         case "free":
             return Free()

@@ -20,7 +20,7 @@ from osd.server.upstream.call import UpstreamCall, can_be_header, read_call
 from osd.server.upstream.errors import NoReplica, ReplicaFailed, RequestFailed
 from osd.server.upstream.host import UpstreamHost
 from osd.server.upstream.replica import UpstreamReplica
-from osd.server.upstream.tally import StreamTally, TokenCounts, counts_in
+from osd.server.upstream.tally import StreamTally, UsageCounts, counts_in
 from osd.server.upstream.watch import retry_after
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Answering:
         """Whether the client has got its first bytes."""
         self._at = time.perf_counter()
         self._first: float | None = None
-        self._counts: TokenCounts | None = None
+        self._counts: UsageCounts | None = None
 
     def why_end(self) -> ApiError | None:
         """Return why it must not go on: its key was revoked, or the server stops; None where it may."""
@@ -209,7 +209,7 @@ class Answering:
             meters.tokens.labels("prompt").inc(counts.prompt)
             meters.tokens.labels("output").inc(counts.output)
         elif self._first is not None:
-            counts = TokenCounts(len(self.call.body) // 4, self.tally.events)
+            counts = UsageCounts(len(self.call.body) // 4, self.tally.events)
         if counts is not None:
             self.call.caller.charge(counts.prompt + counts.output)
         if self._first is not None:

@@ -14,7 +14,7 @@ from storage.records import DEFAULT_DRAFT
 log = logging.getLogger(__name__)
 
 
-class Choice(NamedTuple):
+class ReplicaChoice(NamedTuple):
     """The replica that a request takes."""
 
     replica: UpstreamReplica
@@ -81,20 +81,20 @@ class ReplicaPool:
             if name not in self.replicas:
                 self.replicas[name] = UpstreamReplica(address)
 
-    def choose(self, drafts: Collection[str] | None, tried: Collection[UpstreamReplica] = ()) -> Choice | None:
+    def choose(self, drafts: Collection[str] | None, tried: Collection[UpstreamReplica] = ()) -> ReplicaChoice | None:
         """Return the replica with the fewest running requests among those that serve one of the drafts; else one with
         the default draft; else any, for all serve the same target. None where no other than those that were tried is
         up. ``drafts`` None: all are the same to it."""
         able = [one for one in self.up if one not in tried]
         if drafts is None:
-            return Choice(self._least(able), False) if able else None
+            return ReplicaChoice(self._least(able), False) if able else None
         for group, stands_in in (
             ([one for one in able if one.at.draft in drafts], False),
             ([one for one in able if one.at.draft == DEFAULT_DRAFT], True),
             (able, True),
         ):
             if group:
-                return Choice(self._least(group), stands_in)
+                return ReplicaChoice(self._least(group), stands_in)
         return None
 
     def _least(self, group: Sequence[UpstreamReplica]) -> UpstreamReplica:

@@ -9,7 +9,7 @@ TAIL = 16_384
 """Bytes of a stream's end that are searched for its usage."""
 
 
-class TokenCounts(NamedTuple):
+class UsageCounts(NamedTuple):
     """Tokens that were read and written."""
 
     prompt: int
@@ -47,7 +47,7 @@ class StreamTally:
         *events, self._held = (self._held + chunk).split(b"\n\n")
         return b"".join(event + b"\n\n" for event in events if not _is_usage(event))
 
-    def counts(self) -> TokenCounts | None:
+    def counts(self) -> UsageCounts | None:
         """Return the tokens by the stream's own usage; None where it has said none."""
         for event in reversed(self._tail.split(b"\n\n")):
             data = next((line[6:] for line in event.splitlines() if line.startswith(b"data: {")), None)
@@ -56,7 +56,7 @@ class StreamTally:
         return None
 
 
-def counts_in(body: bytes) -> TokenCounts | None:
+def counts_in(body: bytes) -> UsageCounts | None:
     """Return the tokens by the usage in a JSON body of OpenAI's or Anthropic's form; None where there is none."""
     try:
         said = json.loads(body)
@@ -66,7 +66,7 @@ def counts_in(body: bytes) -> TokenCounts | None:
         return None
     places = [part.get("usage") for part in (said, said.get("response"), said.get("message")) if isinstance(part, dict)]
     usage: dict[str, Any] | None = next((one for one in places if isinstance(one, dict)), None)
-    return None if usage is None else TokenCounts(_of(usage, "prompt", "input"), _of(usage, "completion", "output"))
+    return None if usage is None else UsageCounts(_of(usage, "prompt", "input"), _of(usage, "completion", "output"))
 
 
 def _of(usage: dict[str, Any], *names: str) -> int:

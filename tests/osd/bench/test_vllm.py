@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from osd.bench.vllm.bench import Answer, Learned, alpha, figures_of
+from osd.bench.vllm.bench import LearningRun, TokenAnswer, alpha, figures_of
 from osd.bench.vllm.picture import draw
 from osd.demo.runner.measure import WINDOW
 
 
 def test_figures_are_shares_of_what_was_judged(tmp_path: Path) -> None:
-    begin = [Answer((number,), 0, 10) for number in range(WINDOW)]
-    learned = Learned(
-        answers={"sql": [*begin, *(Answer((7,), 6, 4) for _ in range(WINDOW))], "sums": [Answer((8,), 1, 3)]},
-        swaps=[(1, "v0"), (WINDOW + 4, "v1"), (WINDOW + 9, "v2")], offline=[Answer((7,), 3, 1)],
-        plain={"sql": [*begin, *(Answer((9,)) for _ in range(WINDOW))]}, seconds=2.0,
+    begin = [TokenAnswer((number,), 0, 10) for number in range(WINDOW)]
+    learned = LearningRun(
+        answers={"sql": [*begin, *(TokenAnswer((7,), 6, 4) for _ in range(WINDOW))], "sums": [TokenAnswer((8,), 1, 3)]},
+        swaps=[(1, "v0"), (WINDOW + 4, "v1"), (WINDOW + 9, "v2")], offline=[TokenAnswer((7,), 3, 1)],
+        plain={"sql": [*begin, *(TokenAnswer((9,)) for _ in range(WINDOW))]}, seconds=2.0,
     )  # fmt: skip
     found = figures_of(learned, clients=4)
     assert found["sets"]["sql"] == {"requests": 2 * WINDOW, "alpha_first": 0.0, "alpha_last": 0.6, "same_ids": WINDOW}
@@ -27,5 +27,5 @@ def test_figures_are_shares_of_what_was_judged(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_stopped_at_once_has_figures_too() -> None:
-    found = figures_of(Learned(), clients=4)
+    found = figures_of(LearningRun(), clients=4)
     assert found["published"] == 0 and found["online_over_offline"] is None and alpha([]) is None

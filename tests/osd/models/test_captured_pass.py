@@ -14,9 +14,9 @@ from osd.models import captured_pass, fixed_pass, llama_forward
 from osd.models.captured_pass import WORTH_CAPTURING, CapturedPass, run_again
 from osd.models.compiled_inputs import PassInput
 from osd.models.decoder import Decoder
-from osd.models.fixed_pass import Shape
+from osd.models.fixed_pass import PassShape
 from osd.models.hf_forward import HuggingFaceForward
-from osd.models.llama_forward import Linear, LlamaForward
+from osd.models.llama_forward import LlamaForward, PlainLinear
 from osd.models.llama_forward_captured import captured_llama, compiler
 from osd.models.lora.bank import AdapterBatch
 from osd.models.ragged_attention import attention_folded
@@ -32,7 +32,7 @@ ROWS = (9, 5, 12)
 @pytest.fixture(autouse=True)
 def unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights as they are on a GPU."""
-    monkeypatch.setattr(llama_forward, "_product", lambda weight, bias: Linear(weight.detach(), bias))
+    monkeypatch.setattr(llama_forward, "_product", lambda weight, bias: PlainLinear(weight.detach(), bias))
 
 
 def decoders(kind: str, compile_with: Any = None, module: Any = None) -> tuple[Decoder, Decoder, CapturedPass]:
@@ -286,7 +286,7 @@ def test_heads_that_share_keys_may_be_further_queries() -> None:
 
 def test_shapes_are_few() -> None:
     captured, _, _ = decoders("llama")
-    found: set[Shape] = set()
+    found: set[PassShape] = set()
     for rows in range(1, 5):
         for width in range(1, 18):
             for end in range(20, 301, 20):

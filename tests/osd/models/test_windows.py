@@ -12,11 +12,12 @@ import transformers as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from osd.models import llama_forward as fused_pass
 from osd.models import proof, twin
 from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
 from osd.models.compiled_inputs import PassInput
 from osd.models.hf_forward import HuggingFaceForward, RowForward
-from osd.models.llama_forward import llama_forward
+from osd.models.llama_forward import PlainLinear, llama_forward
 from osd.models.pair import Model
 from osd.models.proof import choose_forward, reason_against
 from osd.models.tree_check import check_model
@@ -149,3 +150,13 @@ def test_the_compiled_pass_is_taken_up_to_the_smallest_window_and_not_beyond() -
     assert compiled is not None
     assert compiled.takes(PassInput(0, [3, 5], [5, 3]), decoder.cache)
     assert not compiled.takes(PassInput(0, [3, 6], [5, 3]), decoder.cache)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_twins_weights_can_be_fused_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where projections that read the same input become one, the module's weights become views of the whole; in
+    inference mode, in which models are checked before they serve, a twin must allow that too."""
+    monkeypatch.setattr(fused_pass, "_product", lambda weight, bias: PlainLinear(weight.detach(), bias))
+    module = prepared(tf.LlamaConfig(**LLAMA))
+    with torch.inference_mode():
+        check_model(model_of(module))

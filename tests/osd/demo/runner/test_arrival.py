@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from osd.demo.runner import arrival
-from osd.demo.runner.arrival import Free, Lockstep, PacedArrival, TrainerState, make_arrival
+from osd.demo.runner.arrival import Free, Lockstep, PacedArrival, TrainerView, make_arrival
 from osd.engine.engine import Engine
 from storage.errors import BadSetting
 from storage.records import RunState, TrainingRun
@@ -45,7 +45,7 @@ def test_free_never_waits() -> None:
 
 
 def test_paced_waits_for_the_trainer(store: Store) -> None:
-    paced = PacedArrival(TrainerState(store, ["default"]), ahead=3)
+    paced = PacedArrival(TrainerView(store, ["default"]), ahead=3)
     keep(store, 0, 2)
     assert paced.may_start(2, 2)
     keep(store, 2, 1)
@@ -55,7 +55,7 @@ def test_paced_waits_for_the_trainer(store: Store) -> None:
 
 
 def lockstep(store: Store, serving: str, recorded: bool = True) -> Lockstep:
-    trainer, versions = TrainerState(store, ["default"]), {"default": serving}
+    trainer, versions = TrainerView(store, ["default"]), {"default": serving}
     return Lockstep(trainer, INTERVAL, serving=lambda: versions, recorded=lambda: recorded)
 
 

@@ -27,14 +27,14 @@ def front(folder: Path, *replicas: str, **variables: str) -> Iterator[Server]:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A front over the server that other tests ask without one."""
     with front(tmp_path_factory.mktemp("front"), server.url) as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client(server: Server) -> openai.OpenAI:
     """The official client of that front."""
     return server.client()
@@ -79,14 +79,14 @@ def fronted(folder: Path, count: int, **variables: str) -> Iterator[Fronted]:
         yield Fronted(server, fakes)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def one_replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
     """A front over one."""
     with fronted(tmp_path_factory.mktemp("one"), 1) as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def two_replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fronted]:
     """A front over two."""
     with fronted(tmp_path_factory.mktemp("two"), 2) as made:
