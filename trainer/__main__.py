@@ -154,10 +154,11 @@ def head(
     """
     from osd.models.pair import load_pair
     from storage.sampling import Sampling
+    from trainer.devices import training_device
     from trainer.heads.offline import Recipe, prompts_of, train_offline
 
     settings = load_settings(config, learn={"head_epochs": epochs})
-    pair = load_pair(target, draft, device=settings.trainer.device, dtype=settings.serve.dtype)
+    pair = load_pair(target, draft, device=str(training_device(settings.trainer)), dtype=settings.serve.dtype)
     recipe = Recipe(mixing, Sampling(temperature, top_k), max_tokens)
     with stop_on_signals() as stop:
         done = train_offline(pair, settings, prompts_of(pair, prompts, count), out, recipe, stop, _say)

@@ -1,10 +1,10 @@
 """How busy an engine is, in a file that trainers on the same machine read: ``load/<process>.json`` in the data
 directory.
 
-It holds {"at", "busy", "rows", "waiting"}: Unix seconds, the share of the newest polls at which there was work, rows
-that decode now, requests that wait for a row. It is rewritten whenever that changes, at least once a second, and
-removed at the end; one that was not written for ``STALE_SECONDS`` belongs to a process that was killed. What follows
-from the load is up to the reader.
+It holds {"at", "busy", "rows", "waiting", "devices"}: Unix seconds, the share of the newest polls at which there was
+work, rows that decode now, requests that wait for a row, where it computes (:mod:`osd.models.device_id`). It is
+rewritten whenever that changes, at least once a second, and removed at the end; one that was not written for
+``STALE_SECONDS`` belongs to a process that was killed. What follows from the load is up to the reader.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -34,14 +34,23 @@ class EngineLoad(NamedTuple):
     busy: float
     rows: int
     waiting: int
+    devices: tuple[str, ...] = ()
+    """Where it computes; none are known of an engine that does not say."""
+
+    def is_on(self, device: str) -> bool:
+        """Return whether the engine may compute on the device."""
+        return not self.devices or device in self.devices
 
 
 class Beacon:
-    """Publishes an engine's load, polled through ``look`` (whether there is work, rows, waiting). Close it to stop."""
+    """Publishes the load of an engine on ``devices``, polled through ``look`` (whether there is work, rows, waiting).
+    Close it to stop."""
 
-    def __init__(self, folder: Path, look: Callable[[], tuple[bool, int, int]]) -> None:
+    def __init__(
+        self, folder: Path, look: Callable[[], tuple[bool, int, int]], devices: Sequence[str] = ()
+    ) -> None:
         self.path = folder / f"{os.getpid()}-{id(self):x}.json"
-        self._look, self._closing = look, threading.Event()
+        self._look, self._devices, self._closing = look, tuple(devices), threading.Event()
         self._busy, self._told, self._told_at = 0.0, EngineLoad(0.0, -1, 0), 0.0
         self._thread = threading.Thread(target=self._work, name="osd-beacon", daemon=True)
         self._thread.start()
@@ -63,7 +72,7 @@ class Beacon:
 
     def _tell(self, busy: bool, rows: int, waiting: int) -> None:
         self._busy += NEWEST * (busy - self._busy)
-        load, now = EngineLoad(round(self._busy, 1), rows, waiting), time.monotonic()
+        load, now = EngineLoad(round(self._busy, 1), rows, waiting, self._devices), time.monotonic()
         if load != self._told or now - self._told_at >= 1:
             self._told, self._told_at = load, now
             aside = self.path.with_suffix(".aside")
@@ -78,7 +87,8 @@ def loads(folder: Path) -> list[EngineLoad]:
         with suppress(OSError, ValueError, KeyError):
             said = json.loads(path.read_text())
             if abs(time.time() - said["at"]) < STALE_SECONDS:
-                found.append(EngineLoad(said["busy"], said["rows"], said["waiting"]))
+                places = tuple(said.get("devices", ()))
+                found.append(EngineLoad(said["busy"], said["rows"], said["waiting"], places))
     return found
 
 

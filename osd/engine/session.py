@@ -18,6 +18,7 @@ from osd.engine.load_report import Beacon, load_folder
 from osd.gamma import needs_head
 from osd.hotswap.drafts import Swap
 from osd.hotswap.heads import HeadSwap
+from osd.models.device_id import device_ids
 from osd.models.pair import Model, Pair
 from osd.models.target_only import has_draft
 from osd.recording.recorder import Recorder
@@ -74,7 +75,8 @@ def serving(
         known.append(
             Engine(pair, settings, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer)
         )
-        load_report = Beacon(load_folder(store.directory), lambda: _load(known[0]))
+        devices = device_ids(model.module for model in (pair.target, pair.draft))
+        load_report = Beacon(load_folder(store.directory), lambda: _load(known[0]), devices)
         stack.callback(load_report.close)
         yield known[0]
 

@@ -6,6 +6,9 @@ from pydantic import Field
 
 from storage.settings.section import Section
 
+SPARE = "spare"
+"""The value of ``trainer.device`` that lets the trainer choose."""
+
 
 class TrainerSettings(Section):
     broker: str | None = None
@@ -30,6 +33,8 @@ class TrainerSettings(Section):
     """Share of all cores that others than the trainer may take."""
     spare_gpu_mb: int | None = Field(default=None, ge=0)
     """Megabytes of the GPU that must be free before a run begins (NVML); None asks for none."""
+    spare_gpu_busy: float = Field(default=0.5, ge=0, le=1)
+    """Utilisation of the GPU up to which a run may begin (NVML)."""
     slice_ms: float = Field(default=50.0, gt=0)
     """With spare, a step of training is cut into slices of so long, and others are looked for after each."""
     seconds_per_hour: float | None = Field(default=None, ge=0)
@@ -39,4 +44,9 @@ class TrainerSettings(Section):
     resident_mb: int = Field(default=4096, ge=0)
     """Megabytes of models that stay in memory between runs, on the device that trains; 0 reads them anew each run."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """auto, cpu, cuda, cuda:N, or spare: before each run the GPU with most to spare."""
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether training waits for capacity to spare."""
+        return self.spare or self.device == SPARE

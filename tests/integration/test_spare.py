@@ -26,7 +26,7 @@ from tests.trainer.processes import wait_for
 from trainer.distil.distil import distil
 from trainer.distil.microbatches import MicroBatches
 from trainer.worker.budget import Budget, spent_in_the_last_hour
-from trainer.worker.idle_capacity import IdleCapacity, OthersShare, gpu
+from trainer.worker.idle_capacity import IdleCapacity, OthersShare
 from trainer.worker.schedule import TrainingSchedule
 
 SPARE = TrainerSettings(spare=True, spare_cpu=1.0)
@@ -76,6 +76,7 @@ def test_a_real_engine_tells_of_its_load(tmp_path: Path) -> None:
             wait_for(lambda: loads(load_folder(tmp_path)))
             asked = encode(pair.tokenizer, "How many days has a leap year?")
             engine.submit(Request(asked, max_new_tokens=1500, ignore_eos=True))
+            assert loads(load_folder(tmp_path))[0].devices == ("cpu",)
             while engine.busy and not any(load.busy > 0.3 and load.rows == 1 for load in loads(load_folder(tmp_path))):
                 engine.step()
             assert engine.busy, "it was told before the request ended"
@@ -89,11 +90,6 @@ def test_others_share_is_all_but_our_own(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("trainer.worker.idle_capacity.psutil.cpu_count", lambda: 2)
     share._before = next(readings)
     assert share.share() == pytest.approx(0.5)  # of two cores one second was others'
-
-
-def test_without_nvml_the_gpu_says_nothing() -> None:
-    if not torch.cuda.is_available():
-        assert gpu("cuda:0") is None
 
 
 @pytest.mark.parametrize("milliseconds", [1e-3, 5.0, 1e6])

@@ -30,7 +30,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from osd.hotswap.servable import require_servable
-from osd.models.pair import choose_device, serving_dtype
+from osd.models.pair import serving_dtype
 from storage.errors import (
     CannotDecrypt,
     DraftHeld,
@@ -44,6 +44,7 @@ from storage.errors import (
 from storage.records import RunState, TrainingRun
 from storage.settings import Settings
 from storage.store import Store
+from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, load_trainable, positions_of, stored_as, vocab_size
 from trainer.distil.data import call_judges, gather
 from trainer.distil.distil import DistilProgress, NotFinite, distil
@@ -142,11 +143,11 @@ def _train(
     resident: ResidentModels,
 ) -> TrainingRun:  # fmt: skip
     """Train, judge and settle a claimed run."""
-    learn, device = settings.learn, choose_device(settings.trainer.device)
+    learn, device = settings.learn, training_device(settings.trainer)
     reject_abandoned(store, run)
     parent = store.versions.get(run.parent)
     start = where_to_start(store, run, learn.method)
-    candidate = resident.take_trained(start)
+    candidate = resident.take_trained(start, device)
     if candidate is None or isinstance(candidate, PeftModel) is not (learn.method == "lora"):
         candidate = load_trainable(store, start, learn, device)
     reads = vocab_size(candidate), positions_of(candidate)
@@ -162,12 +163,12 @@ def _train(
 
     root = store.versions.folder(store.versions.lineage(parent.id)[-1])
     served = partial(as_served, dtype=serving_dtype(settings.serve, root))
-    current = resident.serving(parent) or served(load_current(store, parent, device))
+    current = resident.serving(parent, device) or served(load_current(store, parent, device))
     # a request judges before it is trained on: what serves against the line of training so far
     known = start.id != parent.id
     first = hear(current, served(stored_as(candidate, root)), material.claimed, lease.keep) if known else None
     optimizer = adamw(candidate, learn, memory.recall(run.draft, start.id))
-    slices = MicroBatches(settings.trainer.slice_ms / 1000, lease.keep) if settings.trainer.spare else None
+    slices = MicroBatches(settings.trainer.slice_ms / 1000, lease.keep) if settings.trainer.gives_way else None
     facts |= asdict(distil(candidate, material.all, learn, between, optimizer=optimizer, slices=slices))
     lease.keep()
     facts["paused_seconds"] = round(lease.paused, 2)

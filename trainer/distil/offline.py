@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from osd.models.pair import choose_device
 from osd.models.weights import read_weights
 from osd.models.writing import write_full
 from storage.errors import BadInput, ModelNotLoaded, SegmentDamaged, TrainingFailed
@@ -20,6 +19,7 @@ from storage.records import RequestSamples
 from storage.replay.segments import decode
 from storage.settings import Settings
 from storage.store import open_store
+from trainer.devices import training_device
 from trainer.distil.collate import select
 from trainer.distil.data import read_since
 from trainer.distil.distil import DistilProgress, NotFinite, distil
@@ -82,7 +82,7 @@ def distil_offline(
     samples = chosen.read(settings)
     if not any(len(select(s, settings.learn.positions)) for s in samples):
         raise BadInput(reason=f"There are no samples with {settings.learn.positions} positions to distil on.")
-    model = _load(draft, choose_device(settings.trainer.device))
+    model = _load(draft, training_device(settings.trainer))
     stop = stop or threading.Event()
 
     def between(progress: DistilProgress) -> None:

@@ -2,8 +2,8 @@
 
 Of each draft there are two: what serves (not for adapters, which are merged as they are read), and what was trained
 last, which the next run goes on from. A run takes the second out, because it changes it, and puts both back once its
-candidate is staged; one that fails puts nothing back. Where all take more than ``trainer.resident_mb``, the drafts that
-were trained longest ago leave.
+candidate is staged; one that fails puts nothing back. They move along where a run is on another device.
+Where all take more than ``trainer.resident_mb``, the drafts that were trained longest ago leave.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 
+from osd.models.lora.tied import tie
 from storage.records import DraftVersion
 
 MB = 1 << 20
@@ -38,16 +40,19 @@ class ResidentModels:
     limit_mb: int = 0
     _kept: OrderedDict[str, _Models] = field(default_factory=OrderedDict)
 
-    def serving(self, version: DraftVersion) -> nn.Module | None:
+    def serving(self, version: DraftVersion, device: torch.device) -> nn.Module | None:
         """Return the model of a version that serves, not to be changed; None where it is not here."""
         owner, model = self._kept.get(version.draft, _Models()).serving
-        return model if owner == version.id else None
+        return model.to(device) if model is not None and owner == version.id else None
 
-    def take_trained(self, version: DraftVersion) -> nn.Module | None:
+    def take_trained(self, version: DraftVersion, device: torch.device) -> nn.Module | None:
         """Take the model of the version that was trained last out; None where it is not here."""
         models = self._kept.get(version.draft, _Models())
         (owner, model), models.trained = models.trained, ("", None)
-        return model if owner == version.id else None
+        if model is None or owner != version.id:
+            return None
+        tie(model.to(device))
+        return model
 
     def keep(self, draft: str, serving: Kept, trained: Kept) -> None:
         """Keep a draft's models."""

@@ -28,6 +28,7 @@ from storage.records import DraftVersion, RequestSamples, RunState, TrainingRun
 from storage.runs import TAKEN_UNTIL
 from storage.settings import LearnSettings, Settings
 from storage.store import Store
+from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, positions_of, vocab_size
 from trainer.distil.data import read_since, usable
 from trainer.distil.distil import DistilProgress
@@ -134,7 +135,7 @@ def _train(
     store: Store, settings: Settings, draft: str, run: TrainingRun, lease: Lease, watcher: Watcher, memory: Memory
 ) -> TrainingRun:
     """Train, judge and settle a claimed run."""
-    learn, device = settings.learn, choose_device(settings.trainer.device)
+    learn, device = settings.learn, training_device(settings.trainer)
     reject_abandoned(store, run)
     served = store.versions.current(draft)
     start = where_to_start(store, run, "head")

@@ -56,11 +56,11 @@ def nearest(config: Config = None, route: Route = None, requests: Requests = 64)
         ids = store.samples.recent(limit=requests, routes=route or None, target=store.targets.newest())
         if not ids:
             raise BadInput(reason=f"There are no samples{f' of {route[0]}' if route else ''} to compare drafts on.")
-        from osd.models.pair import choose_device  # takes seconds, which a refusal need not
+        from trainer.devices import training_device  # takes seconds, which a refusal need not
         from trainer.routes.nearest import rank_drafts
 
         _set_threads(settings)
-        fits = rank_drafts(store, store.samples.read(ids), choose_device(settings.trainer.device))
+        fits = rank_drafts(store, store.samples.read(ids), training_device(settings.trainer))
     _print([asdict(fit) for fit in fits])
 
 

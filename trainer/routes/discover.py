@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from osd.models.pair import choose_device
 from osd.models.tokenizer import load_tokenizer
 from osd.models.writing import write_full
 from storage.errors import UnknownDraft
@@ -28,6 +27,7 @@ from storage.records import RequestSamples, Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import GateSettings, Settings
 from storage.store import Store
+from trainer.devices import training_device
 from trainer.routes.drift import find_drift
 from trainer.routes.offers import Offer, OfferMaker, Say, Traffic, look
 from trainer.routes.sameness import compare_routes
@@ -58,7 +58,7 @@ def discover(store: Store, settings: Settings, search: Search) -> list[RouteProp
 
     Raises UnknownRoute, SegmentDamaged, WeightsDamaged, StoreWriteFailed, NotFinite.
     """
-    device = choose_device(settings.trainer.device)
+    device = training_device(settings.trainer)
     chosen = [store.routes.get(name) for name in search.routes] if search.routes else store.routes.list()
     found: list[RouteProposal] = []
     for draft in dict.fromkeys(route.draft for route in chosen):

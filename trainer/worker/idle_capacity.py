@@ -1,11 +1,14 @@
-"""Measurement of spare capacity for training: of this machine's engines, its processor and its GPU.
+"""Measurement of spare capacity for training: of this machine's engines, its processor and its GPUs.
 
-engines     none may be busy in more than ``trainer.spare_busy`` of its samples, nor have more than
-``trainer.spare_queue``
-            waiting requests (the load report); always met on a machine without engines
+engines     none on the device that trains may be busy in more than ``trainer.spare_busy`` of its samples, nor have
+            more than ``trainer.spare_queue`` waiting requests (the load report); always met where there are none
 processor   share of all cores that other processes use, by psutil; ``trainer.spare_cpu`` at most
 GPU         by NVML where it is installed (extra ``gpu``): utilisation and free memory, before a run begins. Within a
-            run they would be its own.
+            run they would be its own
+
+With ``trainer.device = "spare"`` the GPU is chosen anew before each run, and on a GPU the processor does not count. A
+run whose GPU was taken by engines pauses, and after ``MOVE_SECONDS`` gives its requests back if another GPU has
+capacity to spare: the next one begins there.
 """
 
 from __future__ import annotations
@@ -13,45 +16,75 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
+import torch
 
 from osd.engine.load_report import loads
+from osd.models.device_id import device_id
+from storage.errors import BadSetting
 from storage.settings import TrainerSettings
+from storage.settings.trainer import SPARE
+from trainer.devices import SPARE_GPUS, training_device, why_full
+from trainer.gpus import visible_gpus
+from trainer.lease import RunStopped
 
 LOOK_SECONDS = 0.02
 """Maximum age in seconds of a measurement: files are not read more often between two slices."""
 CPU_SECONDS = 0.5
 """Minimum seconds over which the processor's share is averaged."""
-BUSY_GPU = 0.5
-"""Utilisation beyond which the GPU has no capacity to spare."""
+MOVE_SECONDS = 10.0
+"""Seconds that a run waits for its GPU before another one is looked for, and between two such looks."""
 
 
 class IdleCapacity:
     """One training process's view of its machine."""
 
-    def __init__(self, settings: TrainerSettings, folder: Path, device: str = "cpu") -> None:
-        self._settings, self._folder, self._device = settings, folder, device
+    def __init__(self, settings: TrainerSettings, folder: Path) -> None:
+        self._settings, self._folder = settings, folder
+        self._chooses = settings.device == SPARE and torch.cuda.is_available()
         self._cpu = OthersShare()
-        self._looked_at = -1.0
+        self._looked_at, self._free_at = -1.0, time.monotonic()
         self._reason: str | None = None
 
     def why_not(self) -> str | None:
-        """Return why a run may not go on now; None where it may. Cheap enough to call between slices."""
-        if not self._settings.spare:
+        """Return why the device that trains is needed now; None where it is not. Cheap enough to call between
+        slices."""
+        if not self._settings.gives_way:
             return None
         if time.monotonic() - self._looked_at >= LOOK_SECONDS:
-            self._reason = self._engines() or self._processor()
+            self._reason = self._engines(self._here()) or self._processor()
             self._looked_at = time.monotonic()
         return self._reason
 
-    def why_not_begin(self) -> str | None:
-        """Return why no run may begin; None where one may."""
-        return self.why_not() or (self._gpu() if self._settings.spare else None)
+    def why_not_go_on(self) -> str | None:
+        """Return why the run under way must wait; None where it need not. Raises RunStopped where a run would have a
+        GPU sooner."""
+        reason, now = self.why_not(), time.monotonic()
+        if self._chooses and reason is None:
+            SPARE_GPUS.computed()
+            self._free_at = now
+        elif self._chooses and now - self._free_at >= MOVE_SECONDS:
+            self._free_at = now
+            if SPARE_GPUS.best(self._settings, self._engines)[1] is None:
+                raise RunStopped(f"{reason}; another GPU has capacity to spare, and the next run begins there")
+        return reason
 
-    def _engines(self) -> str | None:
+    def why_not_begin(self) -> str | None:
+        """Return why no run may begin; None where one may. Chooses the GPU of the next run where ``trainer.device``
+        asks for it. Raises BadSetting where that cannot be done."""
+        if not self._chooses:
+            return self.why_not() or (self._gpu() if self._settings.gives_way else None)
+        self._free_at, self._looked_at = time.monotonic(), -1.0
+        return SPARE_GPUS.choose(self._settings, self._engines)[1] or self.why_not()
+
+    def _here(self) -> str:
+        return SPARE_GPUS.here.uuid if self._chooses and SPARE_GPUS.here else device_id(training_device(self._settings))
+
+    def _engines(self, device: str) -> str | None:
         for load in loads(self._folder):
+            if not load.is_on(device):
+                continue
             if load.waiting > self._settings.spare_queue:
                 return f"{load.waiting} requests wait for a row"
             if load.busy > self._settings.spare_busy:
@@ -59,17 +92,18 @@ class IdleCapacity:
         return None
 
     def _processor(self) -> str | None:
+        if self._chooses and not self._settings.spare:
+            return None
         share = self._cpu.share()
         return f"others take {share:.0%} of the processor" if share > self._settings.spare_cpu else None
 
     def _gpu(self) -> str | None:
-        if not self._device.startswith("cuda") or (found := gpu(self._device)) is None:
-            return None
-        busy, free_mb = found
-        if busy > BUSY_GPU:
-            return f"the GPU is busy {busy:.0%} of the time"
-        needed = self._settings.spare_gpu_mb
-        return f"{free_mb} MB of the GPU are free" if needed is not None and free_mb < needed else None
+        """Return what is against the GPU that the settings name; nothing where NVML does not tell."""
+        device = training_device(self._settings)
+        if device.type == "cuda":
+            with suppress(BadSetting, IndexError):
+                return why_full(visible_gpus()[device.index or 0], self._settings)
+        return None
 
 
 class OthersShare:
@@ -93,15 +127,3 @@ class OthersShare:
         every, own = psutil.cpu_times(), self._process.cpu_times()
         idle = every.idle + getattr(every, "iowait", 0.0) + getattr(every, "guest", 0.0)
         return time.monotonic(), sum(every) - idle, own.user + own.system
-
-
-def gpu(device: str) -> tuple[float, int] | None:
-    """Return (utilisation 0 to 1, free MB) by NVML; None where that is not installed or does not answer."""
-    with suppress(Exception):  # a missing library, driver or permission: each has an error of its own
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle: Any = pynvml.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2] or 0))
-        busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-        return float(busy), int(pynvml.nvmlDeviceGetMemoryInfo(handle).free >> 20)
-    return None

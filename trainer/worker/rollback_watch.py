@@ -16,10 +16,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from osd.models.pair import choose_device
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.store import Store
+from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, positions_of, vocab_size
 from trainer.distil.data import usable
 from trainer.distil.gate import Comparison, comparable, compare, score
@@ -92,7 +92,7 @@ class RollbackWatch:
         return [request for request in self.store.samples.recent(self.draft, limit=limit) if request not in older]
 
     def _compare(self, current: DraftVersion, parent: DraftVersion, requests: list[str]) -> Comparison:
-        device = choose_device(self.settings.trainer.device)
+        device = training_device(self.settings.trainer)
         now, then = (load_current(self.store, version, device) for version in (current, parent))
         measure, judges = comparable(usable(self.store.samples.read(requests), vocab_size(now), positions_of(now)))
         after, before = score(now, judges), score(then, judges)

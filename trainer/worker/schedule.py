@@ -17,7 +17,6 @@ from itertools import takewhile
 
 from osd.engine.load_report import load_folder
 from osd.gamma import needs_head
-from osd.models.pair import choose_device
 from osd.recording.tracing import make_tracing
 from storage import records
 from storage.errors import DraftHeld, LeaseHeld, OsdError, UnknownDraft
@@ -61,9 +60,7 @@ class TrainingSchedule:
         self.holder = holder_name()
         self.memory = Memory()
         self.resident = ResidentModels(settings.trainer.resident_mb)
-        self.spare = IdleCapacity(
-            settings.trainer, load_folder(store.directory), str(choose_device(settings.trainer.device))
-        )
+        self.spare = IdleCapacity(settings.trainer, load_folder(store.directory))
         self.budget = Budget(store, settings.trainer)
         self.tracing = make_tracing(settings.trace, "osd-trainer")
         self.report = TrainerReport(store, settings.fleet, self.holder)
@@ -137,7 +134,7 @@ class TrainingSchedule:
             return None
         retry, why_not = (
             not self._is_resting(draft, retries=True),
-            lambda: self.report.why_not() or self.spare.why_not(),
+            lambda: self.report.why_not() or self.spare.why_not_go_on(),
         )
         watcher = self.report.training(draft, watcher)
         with self._traced(draft), closing_report(self.report):

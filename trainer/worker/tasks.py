@@ -103,6 +103,8 @@ class TrainingProcess:
 def open_turns(settings: Settings, stop: Stop, draft: str | None) -> TrainingSchedule:
     """Load torch with the worker's threads, and open the store. Raises as :func:`storage.store.open_store`."""
     os.environ["OMP_NUM_THREADS"] = str(settings.trainer.threads)  # before torch is first imported
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVML counts (trainer.device = "spare")
     import torch
 
     from storage.sql.audit import act

@@ -87,7 +87,7 @@ def test_what_is_stored_has_the_checkpoints_own_type_and_training_goes_on_in_flo
         tensors = load_file(store.versions.folder(version) / "model.safetensors")
         assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
         assert version.bytes is not None and root.bytes is not None and version.bytes < 1.05 * root.bytes
-    loaded, kept = load_trainable(store, newest, LearnSettings(), CPU), resident.take_trained(newest)
+    loaded, kept = load_trainable(store, newest, LearnSettings(), CPU), resident.take_trained(newest, CPU)
     assert kept is not None
     for name, weight in kept.state_dict().items():
         torch.testing.assert_close(loaded.state_dict()[name], weight, rtol=0, atol=0)
