@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import ColumnElement, select, update
@@ -13,6 +14,7 @@ from storage.access.tenants import usable_for
 from storage.errors import NotFound, UnknownDraft, WrongState
 from storage.records import RunState, TrainingRun
 from storage.replay.sample_index import IS_WAITING, chunks, oldest, routes_of
+from storage.run_reason import AGAIN, BEGAN, RunReason
 from storage.settings import EVERYTHING, PrivacySettings
 from storage.sql.database import Database
 from storage.sql.drivers import plain
@@ -49,23 +51,26 @@ class RunLedger:
         settings: Mapping[str, Any] | None = None,
         max_requests: int | None = None,
         retry: bool = True,
+        reason: RunReason | None = None,
     ) -> TrainingRun | None:
         """Claim the requests waiting for a draft, oldest first, and its lease, in one transaction.
 
         None when nothing is due: fewer than ``min_requests`` wait and the oldest is younger than
         ``max_age_seconds``. ``max_requests`` leaves the rest to the next run. Where nothing new is due, ``retry`` takes
-        some of those on which a run has failed (:mod:`storage.sql.suspects`). Raises LeaseHeld while another
-        run's lease lives, UnknownDraft for a draft without weights, DraftHeld for one that people hold.
+        some of those on which a run has failed (:mod:`storage.sql.suspects`). ``reason``: why the caller finds
+        ``min_requests`` enough, kept with the run. Raises LeaseHeld while another run's lease lives, UnknownDraft for a
+        draft without weights, DraftHeld for one that people hold.
         """
         with self._db.session() as session:
             current = _lock_current(session, draft)
             require_free(session.get_one(DraftRow, draft))
             waiting = (*IS_WAITING, usable_for(session, draft, self._privacy), about(session, draft))
             routes, facts, clean = routes_of(session, draft), dict(settings or {}), (*waiting, IS_CLEAN)
-            if _is_due(session, draft, clean, min_requests, max_age_seconds):
+            if due := _why_due(session, draft, clean, min_requests, max_age_seconds):
                 taken = [request_id for request_id, _ in oldest(session, routes, clean, max_requests)]
+                facts[BEGAN] = asdict(reason or due)
             elif retry and (taken := half_of_a_group(session, routes, waiting, max_requests)):
-                facts[RETRY] = True
+                facts |= {RETRY: True, BEGAN: asdict(AGAIN)}
             else:
                 return None
             run = _new_run(draft, holder, current, lease_seconds, facts)
@@ -100,10 +105,10 @@ class RunLedger:
             since = SampleRow.created_at > _taken_until(session, name)
             usable = usable_for(session, draft, self._privacy) & about(session, draft)
             new = (SampleRow.holdout.is_(False), SampleRow.set_aside.is_(None), since, usable)
-            if not _is_due(session, draft, new, min_requests, max_age_seconds):
+            if (due := _why_due(session, draft, new, min_requests, max_age_seconds)) is None:
                 return None
             taken = oldest(session, routes_of(session, draft), new, max_requests)
-            facts = {**(settings or {}), TAKEN_UNTIL: taken[-1][1]}
+            facts = {**(settings or {}), TAKEN_UNTIL: taken[-1][1], BEGAN: asdict(due)}
             run = _new_run(name, holder, current, lease_seconds, facts)
             run.request_ids = [request_id for request_id, _ in taken]
             note_material(session, run, ())
@@ -184,9 +189,15 @@ def _lock_current(session: Session, draft: str) -> str:
     return current
 
 
-def _is_due(session: Session, draft: str, wanted: Wanted, min_requests: int, max_age_seconds: float) -> bool:
+def _why_due(
+    session: Session, draft: str, wanted: Wanted, min_requests: int, max_age_seconds: float
+) -> RunReason | None:
     first = oldest(session, routes_of(session, draft), wanted, min_requests)
-    return bool(first) and (len(first) >= min_requests or records.now() - first[0][1] >= max_age_seconds)
+    if first and len(first) >= min_requests:
+        return RunReason("interval", f"{min_requests} requests or more waited")
+    if first and (age := records.now() - first[0][1]) >= max_age_seconds:
+        return RunReason("age", f"the oldest request had waited {age:.0f} s")
+    return None
 
 
 def _taken_until(session: Session, name: str) -> float:

@@ -105,8 +105,12 @@ def default(field: FieldInfo) -> str:
 
 def values(field: FieldInfo) -> str:
     """Describe a setting's type or choices, and its limits."""
-    limits = [LIMITS[type(limit)].format_map(vars_of(limit)) for limit in field.metadata if type(limit) in LIMITS]
-    return ", ".join([words_for(field.annotation), *limits])
+    return ", ".join([words_for(field.annotation), *limits_of(field)])
+
+
+def limits_of(field: FieldInfo) -> list[str]:
+    """Describe a setting's limits."""
+    return [LIMITS[type(limit)].format_map(vars_of(limit)) for limit in field.metadata if type(limit) in LIMITS]
 
 
 def vars_of(limit: Any) -> dict[str, Any]:
@@ -119,7 +123,10 @@ def words_for(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(annotation))
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        return words_for(next(part for part in typing.get_args(annotation) if part is not type(None)))
+        return " or ".join(words_for(part) for part in typing.get_args(annotation) if part is not type(None))
+    if typing.get_origin(annotation) is typing.Annotated:
+        inner, field = typing.get_args(annotation)
+        return ", ".join([words_for(inner), *limits_of(field)])
     if typing.get_origin(annotation) is dict:
         inner = typing.get_args(annotation)[1]
         return "table of texts" if inner is str else f"table, each value one of {words_for(inner)}"

@@ -61,6 +61,7 @@ RUNS = (
     Column("draft", "draft", whole=True),
     Column("state", "state"),
     Column("started_at", "started", when, whole=True),
+    Column("began", "because"),
     Column("seconds", "took", _seconds, right=True),
     Column("training_seconds", "of it training", _seconds, right=True),
     Column("requests", "requests", count, right=True),
@@ -144,7 +145,7 @@ def runs(
     as_csv: CsvOption = False,
     picture: PictureOption = None,
 ) -> None:
-    """Show training runs: how long they took, what they trained on, what came of them.
+    """Show training runs: why they began, how long they took, what they trained on, what came of them.
 
     Example: `osd stats runs --since 1d --draft default`
     """

@@ -10,12 +10,13 @@ from sqlalchemy import Float, case, cast, func, select
 
 from storage.outcomes.outcome_window import Window, hurry
 from storage.records import RunState
+from storage.run_reason import BEGAN
 from storage.sql.database import Database
 from storage.sql.tables import RunRow
 
 COLUMNS = (
     RunRow.id, RunRow.draft, RunRow.state, RunRow.started_at, RunRow.finished_at, RunRow.version, RunRow.result,
-    func.json_array_length(RunRow.request_ids),
+    RunRow.settings, func.json_array_length(RunRow.request_ids),
 )  # fmt: skip
 
 
@@ -41,6 +42,10 @@ class RunAnswer:
     version: str | None
     reason: str | None
     """Reason for a failure, or for a rejection without a gate."""
+    why: str | None
+    """Why it began: the ``why`` of a :class:`~storage.run_reason.RunReason`; None where an earlier release began it."""
+    began: str | None
+    """The same in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +115,12 @@ def _wanted(window: Window) -> Sequence[Any]:
 
 def _answer(
     run: str, draft: str, state: str, started: float, finished: float | None, version: str | None,
-    result: Mapping[str, Any], requests: int,
+    result: Mapping[str, Any], settings: Mapping[str, Any], requests: int,
 ) -> RunAnswer:  # fmt: skip
     seconds = None if finished is None else finished - started
-    evidence = result.get("evidence") or {}
+    evidence, began = result.get("evidence") or {}, settings.get(BEGAN, {})
     return RunAnswer(
         run, draft, state, started, seconds, result.get("seconds"), requests, result.get("positions"),
         result.get("steps"), evidence.get("difference"), version, result.get("reason"),
+        began.get("why"), began.get("words"),
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -18,12 +18,14 @@ class LearnSettings(Section):
     """τ: both distributions are softened by it before they are compared."""
     positions: Literal["rejected", "verified"] = "verified"
     """Train where the draft was wrong (as the OSD paper), or at every verified position."""
-    interval_requests: int = Field(default=8, ge=1)
-    """I: a run starts when so many new requests wait."""
+    interval_requests: Annotated[int, Field(ge=1)] | Literal["auto"] = 8
+    """I: a run starts when so many new requests wait. "auto": when waiting has cost what a run costs, and only while
+    there is capacity to spare."""
     max_age_seconds: float = Field(default=60.0, gt=0)
-    """A run starts with fewer, if the oldest has waited so long."""
+    """A run starts with fewer, if the oldest has waited so long. No effect with interval_requests = "auto"."""
     max_requests: int = Field(default=512, ge=1)
-    """New requests that a run takes at most, oldest first; the rest is the next run's."""
+    """New requests that a run takes at most, oldest first; the rest is the next run's. Where so many wait, "auto"
+    starts one."""
     replay_requests: int = Field(default=64, ge=0)
     """Requests of earlier runs, newest first, that are trained on again beside the new ones."""
     epochs: int = Field(default=3, ge=1)
@@ -61,3 +63,8 @@ class LearnSettings(Section):
     """The head's passes over a run's drafted tokens, replayed ones included."""
     head_batch: int = Field(default=256, ge=1)
     """Drafted tokens of one of its steps."""
+
+    @property
+    def most_waiting(self) -> int:
+        """The number of new requests at which a run starts in any case."""
+        return self.max_requests if self.interval_requests == "auto" else self.interval_requests

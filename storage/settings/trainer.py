@@ -24,7 +24,8 @@ class TrainerSettings(Section):
     threads: int = Field(default=1, ge=1)
     """Torch threads for training on the CPU."""
     spare: bool = False
-    """Train only while there is capacity to spare on this machine, and pause as soon as there is none."""
+    """Train only while there is capacity to spare on this machine, and pause as soon as there is none. Always so with
+    learn.interval_requests = "auto"."""
     spare_busy: float = Field(default=0.5, ge=0, le=1)
     """Share of the time for which an engine on this machine may have work while there is capacity to spare."""
     spare_queue: int = Field(default=0, ge=0)

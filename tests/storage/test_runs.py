@@ -38,7 +38,9 @@ def test_a_claim_takes_what_waits_oldest_first(ready: Store) -> None:
     run = claimed(ready, settings={"loss": "forward_kl"})
     assert run.request_ids == tuple(f"r{number}" for number in range(6))
     assert run.parent == ready.versions.current("default").id
-    assert (run.state, run.settings, run.finished_at) == (RunState.CLAIMED, {"loss": "forward_kl"}, None)
+    began = {"why": "interval", "words": "4 requests or more waited"}
+    facts = {"loss": "forward_kl", "began": began}
+    assert (run.state, run.settings, run.finished_at) == (RunState.CLAIMED, facts, None)
     assert ready.runs.get(run.id) == run
     assert ready.samples.waiting("default").requests == 0
 
@@ -48,7 +50,8 @@ def test_nothing_is_claimed_before_it_is_due(ready: Store, clock: Clock) -> None
     oldest = samples(0).created_at
     clock.seconds = oldest + 100
     assert claim(ready, min_requests=7, max_age_seconds=200) is None
-    assert claimed(ready, min_requests=7, max_age_seconds=50).request_ids
+    run = claimed(ready, min_requests=7, max_age_seconds=50)
+    assert run.settings["began"] == {"why": "age", "words": "the oldest request had waited 100 s"}
 
 
 def test_age_alone_does_not_claim_nothing(ready: Store) -> None:

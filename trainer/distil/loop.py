@@ -53,6 +53,7 @@ from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import Memory, adamw, moments_of
 from trainer.distil.publish import reject_abandoned, rejected_on_error, settle, stage, where_to_start
 from trainer.distil.resident import ResidentModels
+from trainer.interval import claim_terms
 from trainer.lease import Lease, RunCancelled, RunStopped
 from trainer.shutdown import Stop
 
@@ -83,7 +84,7 @@ def run_once(
     WeightsDamaged (the version is quarantined), StoreError.
     """
     settings = of_draft(store, settings, draft)
-    run = store.runs.claim(draft, holder, **claim_terms(settings), retry=retry)
+    run = store.runs.claim(draft, holder, **claim_terms(store, settings, draft), retry=retry)
     if run is None:
         return None
     lease = Lease(store, run, settings.trainer.lease_seconds, stop, why_not)
@@ -95,18 +96,6 @@ def of_draft(store: Store, settings: Settings, draft: str) -> Settings:
     """Return the settings with the draft's own overrides of ``[learn]``. Raises UnknownDraft."""
     own = store.versions.options(draft)
     return settings.model_copy(update={"learn": settings.learn.model_copy(update=own)}) if own else settings
-
-
-def claim_terms(settings: Settings) -> dict[str, Any]:
-    """Return the arguments of ``store.runs.claim…``: when a run is due, what it may take, and its lease's length."""
-    learn = settings.learn
-    return {
-        "min_requests": learn.interval_requests,
-        "max_age_seconds": learn.max_age_seconds,
-        "max_requests": learn.max_requests,
-        "lease_seconds": settings.trainer.lease_seconds,
-        "settings": learn.model_dump(),
-    }
 
 
 def conduct(store: Store, run: TrainingRun, train: Callable[[], TrainingRun]) -> TrainingRun:

@@ -90,7 +90,7 @@ def learn_online(
     pair: Pair, settings: Settings, plan: HeadBenchPlan, report: Report
 ) -> tuple[AcceptanceHead, dict[str, int]]:
     """Serve the requests in order and train whenever a run is due; return the head that serves at the end."""
-    interval, memory, states = settings.learn.interval_requests, Memory(), []
+    interval, memory, states = settings.learn.most_waiting, Memory(), []
     with _served(pair, settings, {"rule": "specdecpp"}) as (store, ask, changed):
         for begin in range(0, len(plan.train), interval):
             ask(plan.train[begin : begin + interval], plan.recipe)

@@ -32,13 +32,14 @@ from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, positions_of, vocab_size
 from trainer.distil.data import read_since, usable
 from trainer.distil.distil import DistilProgress
-from trainer.distil.loop import Watcher, claim_terms, conduct
+from trainer.distil.loop import Watcher, conduct
 from trainer.distil.optimizer import Memory, moments_of
 from trainer.distil.provenance import provenance
 from trainer.distil.publish import reject_abandoned, rejected_on_error, settle, where_to_start
 from trainer.heads.examples import Drafted, drafted_of, embed
 from trainer.heads.fit import adam, fit
 from trainer.heads.gate import hear, judge
+from trainer.interval import head_interval, head_terms
 from trainer.lease import Lease
 from trainer.shutdown import Stop
 
@@ -73,7 +74,7 @@ def run_head_once(
     """
     if not _begin(store, settings, draft):
         return None
-    run = store.runs.claim_beside(head_of(draft), draft, holder, **claim_terms(settings))
+    run = store.runs.claim_beside(head_of(draft), draft, holder, **head_terms(store, settings, draft))
     if run is None:
         return None
     lease = Lease(store, run, settings.trainer.lease_seconds, stop)
@@ -105,10 +106,10 @@ def _begin(store: Store, settings: Settings, draft: str) -> bool:
     """Return whether there is a head to train; creates number 0 once there are requests to take the mean of."""
     if _exists(store, draft):
         return True
-    current = store.versions.current(draft)
-    first = store.samples.recent(draft, limit=settings.learn.interval_requests, holdout=False)
+    current, interval = store.versions.current(draft), head_interval(store, settings, draft)
+    first = store.samples.recent(draft, limit=interval, holdout=False)
     items = [item for item in map(drafted_of, store.samples.read(first)) if item]
-    if len(first) < settings.learn.interval_requests or not items:
+    if len(first) < interval or not items:
         return False
     mean = sum(float(item.chances.sum()) for item in items) / sum(map(len, items))
     model = load_current(store, current, choose_device("cpu"))

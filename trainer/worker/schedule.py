@@ -29,6 +29,7 @@ from trainer.distil.loop import Watcher, run_once
 from trainer.distil.optimizer import Memory
 from trainer.distil.resident import ResidentModels
 from trainer.heads.loop import run_head_once
+from trainer.interval import as_it_pays
 from trainer.routes.background import TopicBackground
 from trainer.routes.scout import RouteDiscovery
 from trainer.shutdown import Stop
@@ -56,6 +57,7 @@ class TrainingSchedule:
     """A worker's turns over one store. ``only`` names the one draft that it trains; None trains all."""
 
     def __init__(self, store: Store, settings: Settings, stop: Stop, only: str | None = None) -> None:
+        settings = as_it_pays(settings)
         self.store, self.settings, self.stop, self.only = store, settings, stop, only
         self.holder = holder_name()
         self.memory = Memory()

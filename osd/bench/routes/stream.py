@@ -122,7 +122,7 @@ def run_arm(setting: RoutesSetting, arm: str, settings: Settings, folder: Path, 
     """Run one arm in a new folder. Raises StoreWriteFailed, StoreError, TrainingFailed."""
     begun = time.perf_counter()
     with _circle(setting, arm, settings, folder) as (store, engine, worker, drafts):
-        interval = settings.learn.interval_requests
+        interval = settings.learn.most_waiting
         arrival = make_arrival(setting.arrival, store, drafts, engine, interval)
         stream = ArmStream(setting, arm, engine, arrival, worker, watch)
         try:

@@ -84,7 +84,7 @@ class Circle:
     def stream(self, trace: StreamTrace, watch: Watch) -> None:
         """Serve the whole plan; ``trace`` fills as it goes. Raises TrainingFailed when the worker is gone or stuck."""
         plan = self.plan
-        interval = plan.settings.learn.interval_requests
+        interval = plan.settings.learn.most_waiting
         arrival = make_arrival(plan.arrival, self.store, [DEFAULT_DRAFT], self.engine, interval)
         stream = Stream(
             self.engine, arrival, self.alone, max_new_tokens=plan.max_new_tokens, check_every=plan.check_every
@@ -114,8 +114,9 @@ def own_settings(given: Settings, data: Path, **changes: dict[str, Any]) -> Sett
     ``changes``: section → {setting: value}, strongest.
     """
     interval = changes.get("learn", {}).get("interval_requests", given.learn.interval_requests)
+    flush = given.storage.flush_requests if interval == "auto" else interval
     own: dict[str, dict[str, Any]] = {
-        "storage": {"url": None, "directory": data, "flush_requests": interval, "flush_seconds": FLUSH_SECONDS},
+        "storage": {"url": None, "directory": data, "flush_requests": flush, "flush_seconds": FLUSH_SECONDS},
         "serve": {
             "swap_poll_seconds": SWAP_POLL_SECONDS,
             "record": _recording(given),

@@ -9,11 +9,13 @@ from fastapi import APIRouter, Query, Request
 from starlette.exceptions import HTTPException
 
 from osd.server.admin_host import AdminHost, LookInside
+from storage.insights.payback import pay_backs
 from storage.insights.service import Answers
 from storage.insights.timeline import timeline
 from storage.outcomes.outcome_window import Window
 from storage.records import TrainingRun, now
 from storage.routes.proposals import RouteProposal
+from storage.run_reason import BEGAN
 from storage.sql.drivers import plain
 from storage.sql.spans import DAY
 from storage.store import Store
@@ -54,6 +56,7 @@ def _run(run: TrainingRun) -> dict[str, Any]:
     found = {
         "run": run.id, "draft": run.draft, "state": run.state.value, "started_at": run.started_at,
         "finished_at": run.finished_at, "requests": len(run.request_ids), "version": run.version, "gain": gain,
+        "began": run.settings.get(BEGAN, {}).get("words"),
     }  # fmt: skip
     return dict(plain(found | {name: result.get(name) for name in names}))
 
@@ -85,10 +88,11 @@ def _proposal(proposal: RouteProposal) -> dict[str, Any]:
 
 @facts.get("/gain")
 def gain(http: Request) -> dict[str, Any]:
-    """Return seconds saved − seconds trained, a row a draft, since the beginning."""
+    """Return seconds saved − seconds trained, a row a draft, since the beginning, and when training pays for itself."""
     answer = Answers(_store(http)).cost()
     how = answer.plain_round and asdict(answer.plain_round)
-    return dict(plain({"rows": [row.as_dict() for row in answer.rows], "plain_round": how}))
+    paid = [asdict(row) | {"pays_in_seconds": row.pays_in_seconds} for row in pay_backs(_store(http))]
+    return dict(plain({"rows": [row.as_dict() for row in answer.rows], "plain_round": how, "pay_back": paid}))
 
 
 @facts.get("/inside")

@@ -11,8 +11,15 @@ const tiles = (rows) => {
   return el('dl', { class: 'tiles' },
     tile('Saved by drafts', span(sum(rows, 'saved_seconds')), '', 'decode seconds, each request\'s own share'),
     tile('Spent on training', span(sum(rows, 'training_seconds')), '', `${count(sum(rows, 'training_runs'))} runs, gates included`),
-    tile('Net gain', span(net), net < 0 ? 'bad' : 'good', net < 0 ? 'training has not paid for itself yet' : 'training has paid for itself'))
+    tile('Net gain', span(net), net < 0 ? 'bad' : 'good', net < 0 ? 'drafts saved less than training cost' : 'drafts saved more than training cost'))
 }
+
+const pays = ({ pays_in_seconds: seconds }) => seconds === 0 ? 'it has paid for itself'
+  : seconds === null ? 'not at the pace of the last hour' : `in ${span(seconds)} at the pace of the last hour`
+const accounts = [
+  ['Draft', (row) => row.draft, 'name'], ['Training cost', (row) => span(row.cost_seconds), 'number'],
+  ['What was learned saved', (row) => span(row.learned_seconds), 'number'], ['Training pays for itself', pays, ''],
+]
 
 const columns = [
   ['Draft', (row) => row.draft, 'name'], ['Tokens', (row) => count(row.emitted), 'number'], ['Decoding', (row) => span(row.decode_seconds), 'number'],
@@ -24,7 +31,8 @@ const how = (plain) => plain ? `A round without a draft takes ${number(plain.ms,
   : 'What a round without a draft would take is not known yet: it follows from rounds without one, or from drafts of several lengths.'
 
 export async function showGain() {
-  fill(by('gain-list'), await get('/dashboard/gain'), ({ rows, plain_round }) => rows.length
-    ? [known(rows).length ? tiles(known(rows)) : null, el('p', { class: 'note' }, how(plain_round)), table(columns, rows, 'Net gain by draft')].filter(Boolean)
+  fill(by('gain-list'), await get('/dashboard/gain'), ({ rows, plain_round, pay_back }) => rows.length
+    ? [known(rows).length ? tiles(known(rows)) : null, el('p', { class: 'note' }, how(plain_round)), table(columns, rows, 'Net gain by draft'),
+      pay_back.length ? table(accounts, pay_back, 'When training pays for itself') : null].filter(Boolean)
     : empty('Nothing was decoded yet. Send requests; what drafts save is counted from the first one on.'))
 }

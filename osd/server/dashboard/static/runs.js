@@ -30,6 +30,7 @@ const columns = [
   ['Started', (run) => ago(run.started_at), ''],
   ['Draft', (run) => run.draft, 'name'],
   ['', (run) => el('span', { class: `badge ${LOOK[run.state] ?? ''}` }, run.state === 'claimed' ? 'training' : run.state), ''],
+  ['Because', (run) => run.began ?? '', 'name'],
   ['Took', (run) => span(run.finished_at === null ? null : run.finished_at - run.started_at), 'number'],
   ['Requests', (run) => count(run.requests), 'number'],
   ['Positions', (run) => count(run.positions), 'number'],

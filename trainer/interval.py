@@ -1,0 +1,174 @@
+"""When a run is due: after a fixed number of requests, or, with ``learn.interval_requests = "auto"``, when it pays.
+
+The last runs gained g of acceptance from each request that they learned from, and a unit of acceptance saves s seconds
+of a request's decoding (:func:`storage.insights.payback.shortening`). While n requests wait, m are served; the i-th of
+them could have had the gain of those before it. So waiting has cost
+
+    g n s · m ÷ 2   seconds of decoding,
+
+and a run costs C seconds of the machine. With m = n, the cost a request of a run every n is C ÷ n + g s n ÷ 2, which is
+least where both parts are equal: at n = √(2 C ÷ (g s)), where waiting has cost C. A run begun then saves the traffic
+until the next one 2 C. (It is the economic order quantity: Harris, 1913.)
+
+The last runs say nothing where there are none, nor where traffic has changed since: where the newest
+``gate.watch_requests`` were accepted less than those before them, with ``gate.watch_confidence``, or discovery of
+routes found drift. Then a run begins as soon as ``gate.min_requests`` wait, the fewest that can judge it, and gains are
+counted anew after that. Where nothing is gained a run begins when ``learn.max_requests`` wait, the most that it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from scipy.special import stdtrit
+
+from storage.insights.interval import Rate, rate
+from storage.insights.payback import shortening
+from storage.insights.traffic import judged_requests, traffic
+from storage.names import draft_of
+from storage.records import RunState, TrainingRun
+from storage.routes.proposals import ProposalKind
+from storage.run_reason import BEGAN, RunReason
+from storage.settings import GateSettings, Settings
+from storage.store import Store
+
+RUNS = 50
+"""Newest runs that are read."""
+Runs = Sequence[TrainingRun]
+
+
+def as_it_pays(settings: Settings) -> Settings:
+    """Return the settings with ``trainer.spare`` where the interval is "auto": serving comes first then."""
+    auto = settings.learn.interval_requests == "auto"
+    return settings.changed(trainer={"spare": True}) if auto else settings
+
+
+def claim_terms(store: Store, settings: Settings, draft: str) -> dict[str, Any]:
+    """Return the arguments of ``store.runs.claim``: when a run is due, what it may take, and its lease's length."""
+    if settings.learn.interval_requests != "auto":
+        return _terms(settings, settings.learn.interval_requests)
+    reason = why_now(store, settings, draft)
+    due = settings.learn.max_requests if reason is None else settings.gate.min_requests
+    return _terms(settings, due) | {"reason": reason}
+
+
+def head_terms(store: Store, settings: Settings, draft: str) -> dict[str, Any]:
+    """Return the arguments of ``store.runs.claim_beside`` for a draft's acceptance head."""
+    return _terms(settings, head_interval(store, settings, draft))
+
+
+def head_interval(store: Store, settings: Settings, draft: str) -> int:
+    """Return the new requests that make a run of a draft's acceptance head due; "auto" follows the draft's last run."""
+    if settings.learn.interval_requests != "auto":
+        return settings.learn.interval_requests
+    last = next(iter(_judged(store, draft)), None)
+    return max(settings.gate.min_requests, len(last.request_ids) if last else 0)
+
+
+def _terms(settings: Settings, min_requests: int) -> dict[str, Any]:
+    learn = settings.learn
+    return {
+        "min_requests": min_requests,
+        "max_age_seconds": math.inf if learn.interval_requests == "auto" else learn.max_age_seconds,
+        "max_requests": learn.max_requests,
+        "lease_seconds": settings.trainer.lease_seconds,
+        "settings": learn.model_dump(),
+    }
+
+
+def why_now(store: Store, settings: Settings, draft: str) -> RunReason | None:
+    """Return why a run pays now; None where it does not, short of the most that may wait. Raises StoreError."""
+    waiting = store.samples.waiting(draft).requests
+    if waiting < settings.gate.min_requests:
+        return None
+    judged = _judged(store, draft)
+    runs = list(takewhile(lambda run: not _began_for_drift(run), judged))
+    if not runs:
+        return RunReason("first", f"no run has been judged {'since traffic changed' if judged else 'yet'}")
+    history = Learning.of(runs)
+    return _drifted(store, settings, draft, history) or _pays(store, draft, history, waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """What runs gained and cost: the newest one that published, and those of its parent and since."""
+
+    since: float
+    """When the first of them began, in Unix seconds, as ``last``."""
+    last: float
+    """When the newest began."""
+    gain: float
+    """Acceptance gained by all; a candidate that did not pass counts, since training goes on from it."""
+    requests: int
+    seconds: float
+    """Mean length of a run."""
+
+    @classmethod
+    def of(cls, runs: Runs) -> Learning:
+        """Sum up judged runs, newest first."""
+        published = next((run for run in runs if run.state is RunState.PUBLISHED), None)
+        parents = [run.parent for run in runs[: runs.index(published)]] + [published.parent] if published else None
+        runs = [run for run in runs if parents is None or run.parent in parents]
+        newest = {run.parent: _difference(run) for run in reversed(runs)}
+        seconds = [(run.finished_at or run.heartbeat_at) - run.started_at - _paused(run) for run in runs]
+        return cls(
+            runs[-1].started_at, runs[0].started_at, sum(max(0.0, gain) for gain in newest.values()),
+            sum(len(run.request_ids) for run in runs), sum(seconds) / len(runs),
+        )  # fmt: skip
+
+
+def _judged(store: Store, draft: str) -> list[TrainingRun]:
+    runs = store.runs.list(draft, limit=RUNS)
+    return [run for run in runs if "difference" in run.result.get("evidence", {})]
+
+
+def _began_for_drift(run: TrainingRun) -> bool:
+    """Return whether a change of traffic began it: most that it learned from may be of before the change."""
+    return bool(run.settings.get(BEGAN, {}).get("why") == "drift")
+
+
+def _difference(run: TrainingRun) -> float:
+    return float(run.result["evidence"]["difference"])
+
+
+def _paused(run: TrainingRun) -> float:
+    return float(run.result.get("paused_seconds", 0.0))
+
+
+def _pays(store: Store, draft: str, history: Learning, waiting: int) -> RunReason | None:
+    served, lately = traffic(store.db, draft, history.since), traffic(store.db, draft, history.last)
+    if served.alpha is None or not served.requests or not history.requests:
+        return None
+    saving = served.seconds / served.requests * shortening(served.alpha, served.drafted / served.rounds)
+    lost = history.gain / history.requests * waiting * saving * lately.requests / 2
+    if lost < history.seconds:
+        return None
+    return RunReason("pays", f"waiting had cost {lost:.1f} s of decoding, and a run takes {history.seconds:.1f} s")
+
+
+def _drifted(store: Store, settings: Settings, draft: str, history: Learning) -> RunReason | None:
+    for proposal in store.proposals.list(limit=RUNS):
+        if proposal.kind is ProposalKind.DRIFT and proposal.at > history.last:
+            led = {route.name for route in store.routes.list() if draft_of(draft) in route.drafts}
+            if led.intersection(proposal.facts.get("routes", ())):
+                return RunReason("drift", f"discovery found drift (proposal {proposal.id})")
+    newest = settings.gate.watch_requests
+    found = judged_requests(store.db, draft, history.since, newest + settings.learn.max_requests)
+    now = [bucket for at, bucket in found[:newest] if at >= history.last]
+    return _fell(rate([bucket for _, bucket in found[len(now) :]]), rate(now), settings.gate)
+
+
+def _fell(before: Rate, now: Rate, gate: GateSettings) -> RunReason | None:
+    """Return that acceptance fell by more than chance explains (Welch, one-sided); None where it did not."""
+    if before.value is None or now.value is None or before.variance is None or now.variance is None:
+        return None
+    variance = before.variance + now.variance
+    freedom = sum(side.variance**2 / side.freedom for side in (before, now) if side.variance)
+    width = float(stdtrit(variance**2 / freedom, gate.watch_confidence)) * math.sqrt(variance) if variance else 0.0
+    if before.value - now.value <= width:
+        return None
+    return RunReason("drift", f"acceptance fell from {before.value:.3f} to {now.value:.3f}")
