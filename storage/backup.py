@@ -6,9 +6,10 @@
     segments/          samples, as they lie in their place (encrypted ones stay so)
     weights/           drafts' weights
 
-The metadata is copied first, then every file that the copy names; files never change, so what is there is right. Where
-one was deleted meanwhile (retention, a purge), the metadata is copied again. So the folder has every file that its
-metadata names, and no other. Restoring goes the other way round: files first, the metadata last. Both check at the end.
+The metadata of one moment is read, then every file that it names is copied at once; files never change, so what is
+there is right. Where one was deleted meanwhile (retention, a purge), the metadata is read again, and only files that
+came since are still to be copied. So the folder has every file that its metadata names, and no other. Restoring puts
+files first and the metadata last. Both check at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -46,8 +47,8 @@ from storage.versions import weights
 
 FORMAT = 1
 FACTS, SQLITE, DUMP = "backup.json", "osd.db", "osd.dump"
-TRIES = 5
-"""Copies of the metadata before it is given up: each deletion meanwhile takes another one."""
+TRIES = 10
+"""Looks at the metadata before it is given up: a deletion meanwhile takes another one."""
 Say = Callable[[str], None]
 
 
@@ -147,37 +148,46 @@ def read_facts(source: Path) -> Backup:
 
 
 def _copy_all(store: Store, url: URL, folder: Path, say: Say) -> _Named:
-    """Copy metadata and files until the copy of the metadata names no file that is missing."""
+    """Copy metadata and files until no file is missing that the copy of the metadata names. Raises StoreError."""
     missing: list[str] = []
     for number in range(1, TRIES + 1):
-        say("copying the metadata" + (f", {number} times" if number > 1 else ""))
-        named = _copy_database(store.db, url, folder)
-        say(f"copying {len(named.segments)} segments and the weights of {len(named.versions)} versions")
-        missing = [row.path for row in named.segments if not _take_segment(store.samples.place, row, folder)]
-        missing += [one.id for one in named.versions if not _take_weights(store.versions.place, one, folder)]
-        if not missing:
-            return named
+        say("reading the metadata" + (f", {number} times" if number > 1 else ""))
+        with _snapshot(store.db, url, folder) as (named, copy):
+            say(f"copying {len(named.segments)} segments and the weights of {len(named.versions)} versions")
+            missing = [row.path for row in named.segments if not _take_segment(store.samples.place, row, folder)]
+            missing += [one.id for one in named.versions if not _take_weights(store.versions.place, one, folder)]
+            if not missing:
+                say("copying the metadata")
+                copy()
+                return named
     raise StoreError(reason=f"Not copied, because they are missing or not what was written: {', '.join(missing[:5])}.")
 
 
-def _copy_database(db: Database, url: URL, folder: Path) -> _Named:
+@contextmanager
+def _snapshot(db: Database, url: URL, folder: Path) -> Iterator[tuple[_Named, Callable[[], None]]]:
+    """Yield what the metadata names at one moment, and what copies the metadata of that moment into a folder."""
     if (file := sqlite_file(url)) is not None:
-        target = folder / SQLITE
-        target.unlink(missing_ok=True)
-        with closing(sqlite3.connect(file)) as live, closing(sqlite3.connect(target)) as copy:
-            live.backup(copy)
-            copy.execute("PRAGMA journal_mode=DELETE")
-        copied = Database(f"sqlite:///{target}")
-        try:
-            with copied.session(read_only=True) as session:
-                return _named(session, session.connection())
-        finally:
-            copied.close()
+        yield _copy_sqlite(file, folder / SQLITE), lambda: None
+        return
     with db.engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection, connection.begin():
         snapshot = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
-        _run(url, "pg_dump", "--format=custom", f"--snapshot={snapshot}", f"--file={folder / DUMP}")
         with Session(connection) as session:
-            return _named(session, connection)
+            named = _named(session, connection)
+        dump = "pg_dump", "--format=custom", f"--snapshot={snapshot}", f"--file={folder / DUMP}"
+        yield named, lambda: _run(url, *dump)
+
+
+def _copy_sqlite(file: Path, target: Path) -> _Named:
+    target.unlink(missing_ok=True)
+    with closing(sqlite3.connect(file)) as live, closing(sqlite3.connect(target)) as copy:
+        live.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")
+    copied = Database(f"sqlite:///{target}")
+    try:
+        with copied.session(read_only=True) as session:
+            return _named(session, session.connection())
+    finally:
+        copied.close()
 
 
 def _named(session: Session, connection: Connection) -> _Named:

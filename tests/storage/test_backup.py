@@ -83,19 +83,20 @@ def test_restored_elsewhere_it_is_the_same_store_and_goes_on(filled: Store, sett
 def test_what_is_deleted_and_written_meanwhile_is_in_no_half(
     filled: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the copy of the metadata and that of the files a segment and a version go, and others come."""
-    real, copies = backup._copy_database, []
+    """Between the look at the metadata and the copies of the files a segment and a version go, and others come."""
+    real, copies = backup._snapshot, []
 
-    def copied(*arguments: object) -> object:
-        named = real(*arguments)  # type: ignore[arg-type]
-        copies.append(named)
-        if len(copies) == 1:
-            filled.samples.purge(request_id="r0")
-            filled.samples.add([samples(9, m=1)])
-            filled.version_keeper.retain(VersionLimits(served=1))
-        return named
+    @contextmanager
+    def read(*arguments: object) -> Iterator[object]:
+        with real(*arguments) as found:  # type: ignore[arg-type]
+            copies.append(found)
+            if len(copies) == 1:
+                filled.samples.purge(request_id="r0")
+                filled.samples.add([samples(9, m=1)])
+                filled.version_keeper.retain(VersionLimits(served=1))
+            yield found
 
-    monkeypatch.setattr(backup, "_copy_database", copied)
+    monkeypatch.setattr(backup, "_snapshot", read)
     facts = back_up(filled, url_of(settings), tmp_path / "copy")
     kept = {version.path for version in filled.versions.list(deleted=False)}
     assert len(copies) == 2 and facts.requests == 6 and facts.versions == len(kept) < 4
