@@ -9,7 +9,7 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,10 @@ from osd.cli.router import RouteArgument, app, tell
 from osd.cli.trainer import trainer_command
 from router.clusters import LEAST
 from storage.errors import BadInput
-from storage.routes.proposals import ProposalState, RouteProposal
+from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
+
+if TYPE_CHECKING:
+    from storage.store import Store
 
 COLUMNS = (
     Column("id", "no.", right=True),
@@ -32,6 +35,7 @@ COLUMNS = (
     Column("before", "α now", share, right=True),
     Column("after", "α alone", share, right=True),
     Column("apart", "won by\nsplitting", lambda gain: f"{gain:+.3f}", right=True),
+    Column("apart_error", "give or\ntake", lambda error: f"{error:.3f}", right=True),
     Column("words", "words", lambda words: " ".join(words)),
 )
 NumberArgument = Annotated[int, typer.Argument(help="A proposal, as `osd router proposals` numbers it.", metavar="NO")]
@@ -49,6 +53,10 @@ def discover(
     """Look for routes in the newest traffic: clusters that would gain from a draft of their own, drafts that no longer
     differ, traffic that moved.
 
+    A cluster is proposed where the gate would publish its candidate, and where this wins over a draft that learned from
+    everything by more than its error: the lower limit of the gain is above gate.min_gain, at gate.confidence for all
+    clusters together.
+
     A candidate is trained for each cluster, so this takes a while; nothing is changed but the list of proposals.
     """
     wanted = [part for name in route or () for part in ("--route", name)]
@@ -56,14 +64,14 @@ def discover(
     with surroundings(ctx).store() as store:
         kept = sum(row.requests for row in store.samples.stats() if not route or row.route in route)
         empty = f"Nothing to propose: {_why(kept)}"
-        _show([store.proposals.get(one["id"]) for one in found], as_json, empty)
+        _show(store, [store.proposals.get(one["id"]) for one in found], as_json, empty)
 
 
 def _why(kept: int) -> str:
     """Explain why there is no proposal from so many stored requests."""
     if kept < 2 * LEAST:
         return f"it takes {2 * LEAST} requests at least, and {kept} of this traffic were kept."
-    return "no kind of the newest requests would win by a draft of its own."
+    return "no kind of the newest requests would win by a draft of its own by more than its error."
 
 
 @app.command()
@@ -74,7 +82,8 @@ def proposals(
 ) -> None:
     """List what `osd router discover` found and nobody has settled."""
     with surroundings(ctx).store() as store:
-        _show(store.proposals.list(None if everything else ProposalState.OPEN), as_json, "No proposal is open.")
+        found = store.proposals.list(None if everything else ProposalState.OPEN)
+        _show(store, found, as_json, "No proposal is open.")
 
 
 @app.command("apply")
@@ -149,9 +158,23 @@ def ask_trainer(here: CommandContext, action: str, *arguments: str) -> list[dict
     return answer
 
 
-def _show(found: Sequence[RouteProposal], as_json: bool, empty: str) -> None:
-    rows = [_row(proposal) for proposal in found]
-    print_json(rows) if as_json else print_table(rows, COLUMNS, empty=empty)
+def _show(store: Store, found: Sequence[RouteProposal], as_json: bool, empty: str) -> None:
+    """Print proposals, and what can be done about open ones that say that traffic moved."""
+    rows = [_row(proposal) | _advice(store, proposal) for proposal in found]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(rows, COLUMNS, empty=empty)
+    for row in rows:
+        if "advice" in row:
+            note(f"{row['id']}: {row['advice']}")
+
+
+def _advice(store: Store, proposal: RouteProposal) -> dict[str, str]:
+    from storage.insights.drift_advice import drift_advice
+
+    moved = proposal.kind is ProposalKind.DRIFT and proposal.state is ProposalState.OPEN
+    return {"advice": drift_advice(store, proposal)} if moved else {}
 
 
 def _row(proposal: RouteProposal) -> dict[str, Any]:
@@ -159,7 +182,7 @@ def _row(proposal: RouteProposal) -> dict[str, Any]:
     facts = {key: value for key, value in proposal.facts.items() if key not in ("members", "examples")}
     evidence: Mapping[str, Any] = facts.get("evidence", {})
     subject = facts.get("name") or " + ".join(facts.get("routes", ())) or NOTHING
-    measured = {key: evidence.get(key) for key in ("before", "after", "apart")}
+    measured = {key: evidence.get(key) for key in ("before", "after", "apart", "apart_error")}
     return {
         "id": proposal.id, "at": proposal.at, "kind": proposal.kind.value, "state": proposal.state.value,
         "subject": subject, **measured, **facts,

@@ -11,6 +11,7 @@ from typing import Any
 
 from router.classifiers import prepare
 from storage.errors import BadInput, DuplicateRoute, WrongState
+from storage.insights.drift_advice import drift_advice
 from storage.records import Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.store import Store
@@ -29,7 +30,8 @@ def apply(store: Store, number: int, *, name: str | None = None, who: str | None
         subject = f"Proposal {number}"
         raise WrongState(version=subject, state=proposal.state.value, action="applying it", needed="an open one")
     if proposal.kind is ProposalKind.DRIFT:
-        raise BadInput(reason=f"Proposal {number} says that traffic moved: look at the route, then decline it.")
+        advice = drift_advice(store, proposal)
+        raise BadInput(reason=f"Proposal {number} says that traffic moved, which nothing can apply. {advice}")
     done = _split(store, proposal, name, who) if proposal.kind is ProposalKind.SPLIT else _merge(store, proposal, who)
     return settle(store, proposal, ProposalState.APPLIED, done)
 

@@ -153,8 +153,10 @@ def _judges(store: Store, route: str, gate: GateSettings) -> list[RequestSamples
 
 def _drift(store: Store, search: Search, route: Route) -> list[RouteProposal]:
     ids = store.samples.recent(limit=search.requests, routes=[route.name], target=store.targets.newest())
-    drift = find_drift([s.tokens.tolist() for s in store.samples.read(ids[::-1])], search.seed)
+    some = store.samples.read(ids[::-1])
+    drift = find_drift([s.tokens.tolist() for s in some], search.seed)
     if drift is None or not drift.moved:
         return []
     _withdraw(store, ProposalKind.DRIFT, [route.name])
-    return [store.proposals.add(ProposalKind.DRIFT, {"routes": [route.name], **asdict(drift)})]
+    times = {"oldest": some[0].created_at, "moved_at": some[-drift.new].created_at}
+    return [store.proposals.add(ProposalKind.DRIFT, {"routes": [route.name], **times, **asdict(drift)})]

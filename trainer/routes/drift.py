@@ -32,6 +32,8 @@ class Drift:
     p_value: float
     """Share of random divisions with at least this distance."""
     requests: int
+    new: int
+    """How many of them, the newest, were compared with the others."""
 
 
 def find_drift(documents: Sequence[Sequence[int]], seed: int = 0) -> Drift | None:
@@ -45,7 +47,7 @@ def find_drift(documents: Sequence[Sequence[int]], seed: int = 0) -> Drift | Non
     is_new = np.arange(len(vectors)) < new
     further = sum(_apart(vectors, chance.permutation(is_new)) >= distance for _ in range(SHUFFLES))
     p_value = (1 + further) / (1 + SHUFFLES)
-    return Drift(p_value <= LEVEL, round(distance, 4), round(p_value, 4), len(documents))
+    return Drift(p_value <= LEVEL, round(distance, 4), round(p_value, 4), len(documents), new)
 
 
 def _apart(vectors: Vectors, is_new: npt.NDArray[np.bool_]) -> float:

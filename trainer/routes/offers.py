@@ -3,12 +3,16 @@
 In each cluster three quarters of the requests train a candidate from the weights that serve now, and the gate compares
 the two on the last quarter, as it does for any candidate. A control draft makes as many passes over three
 quarters of *everything*: the gain from separating the cluster is the difference to that one.
+
+A cluster wins by more than its error where the one-sided lower limit of that gain is above ``gate.min_gain``, at a
+level that all clusters share (Bonferroni): the chance that any is offered that wins nothing is 1 − ``gate.confidence``
+at most.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,9 +49,10 @@ class Offer:
     share: float
     """Share of the analysed traffic."""
     better: bool
-    """Whether the gate would publish the candidate."""
+    """Whether the gate would publish the candidate, and setting it apart wins by more than its error."""
     evidence: dict[str, Any]
-    """The gate's evidence against the serving version; ``apart`` is the gain over a draft trained on everything."""
+    """The gate's evidence against the serving version; ``apart`` is the gain over a draft trained on everything,
+    ``apart_error`` how much less it may be."""
     candidate: nn.Module = field(repr=False)
 
 
@@ -113,12 +118,14 @@ class OfferMaker:
         (training, judges), gate = self._parts[label], self._settings.gate
         candidate = self._trained(training)
         verdict = judge([hear(self._traffic.current, candidate, judges, self._between)], gate)
-        apart = judge([hear(everything, candidate, judges, self._between)], gate)
+        level = 1 - (1 - gate.confidence) / len(self._parts)
+        strict = gate.model_copy(update={"confidence": level})
+        apart = judge([hear(everything, candidate, judges, self._between)], strict)
         mine = [self._traffic.samples[i] for i in self._traffic.clusters.members(label)]
         words = readable(self._words(self._traffic.clusters.typical[label]))
-        evidence = verdict.evidence | {"apart": apart.evidence.get("difference")}
+        better, evidence = verdict.better and apart.better, verdict.evidence | error_of(apart.evidence)
         share = len(mine) / len(self._traffic.samples)
-        return Offer(free_name(words, taken), tuple(words), tuple(mine), share, verdict.better, evidence, candidate)
+        return Offer(free_name(words, taken), tuple(words), tuple(mine), share, better, evidence, candidate)
 
     def _trained(self, samples: list[RequestSamples]) -> nn.Module:
         learn = self._settings.learn.model_copy(update={"method": "full"})
@@ -131,6 +138,13 @@ class OfferMaker:
         self._done += len(samples)
         self._say(self._done, 2 * sum(len(training) for training, _ in self._parts.values()))
         return model.requires_grad_(False)
+
+
+def error_of(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gain of setting a cluster apart and its error: the way down to its lower limit."""
+    gain, lower = evidence.get("difference"), evidence.get("lower")
+    error = None if gain is None or lower is None else round(gain - lower, 6)
+    return {"apart": gain, "apart_error": error, "apart_confidence": evidence.get("confidence")}
 
 
 def readable(words: Sequence[str]) -> list[str]:

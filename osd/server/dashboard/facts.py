@@ -9,12 +9,13 @@ from fastapi import APIRouter, Query, Request
 from starlette.exceptions import HTTPException
 
 from osd.server.admin_host import AdminHost, LookInside
+from storage.insights.drift_advice import drift_advice
 from storage.insights.payback import pay_backs
 from storage.insights.service import Answers
 from storage.insights.timeline import timeline
 from storage.outcomes.outcome_window import Window
 from storage.records import TrainingRun, now
-from storage.routes.proposals import RouteProposal
+from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.run_reason import BEGAN
 from storage.sql.drivers import plain
 from storage.sql.spans import DAY
@@ -78,11 +79,14 @@ def routes(http: Request, seconds: Seconds = DAY) -> dict[str, Any]:
     known = {route["name"] for route in found}
     found += [{"name": name, "draft": None, "candidates": [], "traffic": row} for name, row in traffic.items()
               if name not in known]  # fmt: skip
-    return dict(plain({"routes": found, "proposals": [_proposal(one) for one in store.proposals.list(limit=20)]}))
+    proposals = [_proposal(store, one) for one in store.proposals.list(limit=20)]
+    return dict(plain({"routes": found, "proposals": proposals}))
 
 
-def _proposal(proposal: RouteProposal) -> dict[str, Any]:
+def _proposal(store: Store, proposal: RouteProposal) -> dict[str, Any]:
     kept = {name: value for name, value in proposal.facts.items() if name not in TEXT}
+    if proposal.kind is ProposalKind.DRIFT and proposal.state is ProposalState.OPEN:
+        kept["advice"] = drift_advice(store, proposal)
     return {"id": proposal.id, "at": proposal.at, "kind": proposal.kind.value, "state": proposal.state.value, **kept}
 
 

@@ -9,7 +9,7 @@ import pytest
 from storage.routes.proposals import ProposalKind, ProposalState
 from tests.osd.cli.conftest import Filled
 
-EVIDENCE = {"before": 0.3, "after": 0.5, "difference": 0.2, "apart": 0.05}
+EVIDENCE = {"before": 0.3, "after": 0.5, "difference": 0.2, "apart": 0.05, "apart_error": 0.021}
 FACTS = {
     "name": "sql", "draft": "default", "routes": ["default"], "words": ["select", "from"], "requests": 40, "share": 0.4,
     "evidence": EVIDENCE, "members": ["secret-request"], "examples": {"sql": ["secret-request"]},
@@ -27,7 +27,7 @@ def test_open_proposals_are_listed_with_what_they_would_win(osd, filled, found):
     assert (row["id"], row["kind"], row["subject"], row["before"], row["after"]) == (found, "split", "sql", 0.3, 0.5)
     assert "secret-request" not in done.stdout
     table = osd("router", "proposals").stdout
-    assert "sql" in table and "+0.050" in table and "select from" in table
+    assert "sql" in table and "+0.050" in table and "0.021" in table and "select from" in table
 
 
 def test_declined_ones_are_listed_only_with_all(osd, filled, found):
@@ -50,3 +50,12 @@ def test_applying_asks_first(osd, filled, found):
 def test_merging_a_route_with_itself_is_refused(osd, filled):
     done = osd("router", "merge", "default", "default", "--yes")
     assert done.exit_code == 2 and "one draft already" in done.stderr
+
+
+def test_drift_comes_with_the_command_for_it(osd, filled):
+    number = filled.store.proposals.add(ProposalKind.DRIFT, {"routes": ["default"], "requests": 200}).id
+    assert f"{number}: No trainer lives, so no draft follows: start `osd trainer`." in osd("router", "proposals").stderr
+    (row,) = json.loads(osd("router", "proposals", "--json").stdout)
+    assert "osd trainer" in row["advice"]
+    filled.store.proposals.set_state(number, ProposalState.DECLINED)
+    assert "advice" not in json.loads(osd("router", "proposals", "--all", "--json").stdout)[0]

@@ -12,10 +12,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from storage.records import RequestSamples, now
+from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.models import VOCAB, answers, random_prompts, tiny_llama
 
 Domains = dict[str, list[RequestSamples]]
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Learning until a draft of both kinds has no room for more: before that, more requests of any kind win."""
+    return settings.changed(learn={"epochs": 12, "learning_rate": 0.02}, gate={"confidence": 0.6})
 
 
 @pytest.fixture

@@ -26,7 +26,8 @@ def osd(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]
 def run(settings: Settings, *command: str) -> subprocess.CompletedProcess[str]:
     folder = settings.storage.data_directory()
     own = {
-        "OSD_STORAGE__DIRECTORY": str(folder), "OSD_LEARN__EPOCHS": "6", "OSD_LEARN__LEARNING_RATE": "0.005",
+        "OSD_STORAGE__DIRECTORY": str(folder), "OSD_LEARN__EPOCHS": "12", "OSD_LEARN__LEARNING_RATE": "0.02",
+        "OSD_GATE__CONFIDENCE": "0.6",
         "OSD_TRAINER__DEVICE": "cpu", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     where = Path(__file__).parents[3]

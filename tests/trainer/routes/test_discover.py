@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from sklearn.metrics import adjusted_rand_score
 
 from storage.errors import BadInput, DuplicateRoute, UnknownProposal, WrongState
@@ -19,6 +20,7 @@ from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep
 from trainer.routes.apply import apply, decline
 from trainer.routes.discover import Search, discover
+from trainer.routes.offers import OfferMaker, look
 from trainer.routes.scout import RouteDiscovery
 from trainer.routes.settling import candidates
 
@@ -36,8 +38,19 @@ def test_each_kind_of_traffic_is_proposed_with_what_it_would_win(
     assert adjusted_rand_score([kinds[i] for i in named], list(named.values())) >= 0.8
     assert len(found) == 2 and sum(proposal.facts["share"] for proposal in found) == pytest.approx(1.0, abs=1e-3)
     for proposal in found:
-        assert proposal.facts["evidence"]["difference"] > 0
+        evidence = proposal.facts["evidence"]
+        assert evidence["difference"] > 0 and evidence["apart"] > evidence["apart_error"] > 0
+        assert evidence["apart_confidence"] == pytest.approx(1 - (1 - settings.gate.confidence) / 2), "two clusters"
         assert (candidates(mixed) / str(proposal.id) / "model.safetensors").is_file()
+
+
+def test_what_learns_as_well_together_is_not_proposed(mixed: Store, settings: Settings) -> None:
+    """Early on every kind would be published by the gate, and learns more from both than from its own requests."""
+    early = settings.changed(learn={"epochs": 6, "learning_rate": 0.002})
+    traffic = look(mixed, "default", ["default"], 200, 0, torch.device("cpu"))
+    offers = OfferMaker(mixed, early, traffic, torch.device("cpu"), lambda tokens: [f"w{i}" for i in tokens]).offers()
+    assert all(offer.evidence["better"] and not offer.better for offer in offers) and len(offers) == 2
+    assert splits(discover(mixed, early, Search())) == []
 
 
 def test_a_proposal_holds_no_text_of_the_traffic(mixed: Store, settings: Settings, domains: Domains) -> None:
@@ -145,5 +158,5 @@ def test_a_route_whose_traffic_moved_is_flagged_and_not_applied(
     keep(drafted, [*domains["low"], *domains["high"][:24]])
     found = [p for p in discover(drafted, settings, Search()) if p.kind is ProposalKind.DRIFT]
     assert [p.facts["routes"] for p in found] == [["default"]]
-    with pytest.raises(BadInput, match="look at the route"):
+    with pytest.raises(BadInput, match="start `osd trainer`"):
         apply(drafted, found[0].id)

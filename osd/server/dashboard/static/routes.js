@@ -18,13 +18,14 @@ function rows(routes) {
 function subject(proposal) {
   const names = (proposal.routes ?? []).join(' + ')
   if (proposal.kind === 'split') return `give “${proposal.name}” of ${names} a route and a draft of its own`
-  return proposal.kind === 'merge' ? `let one draft serve ${names}` : `look at ${names}: its traffic is not what it was`
+  return proposal.kind === 'merge' ? `let one draft serve ${names}` : said(`${names}: its traffic is not what it was. ${proposal.advice ?? ''}`)
 }
 
 function gain(proposal) {
   const seen = proposal.evidence ?? {}
   if (seen.before === undefined || seen.after === undefined) return '–'
-  return `α ${number(seen.before)} → ${number(seen.after)} (${signed(seen.after - seen.before)})`
+  const apart = seen.apart_error === undefined ? '' : `; by a draft of its own ${signed(seen.apart, 3)} ± ${number(seen.apart_error, 3)}`
+  return `α ${number(seen.before)} → ${number(seen.after)} (${signed(seen.after - seen.before)})${apart}`
 }
 
 const proposals = (found) => found.length ? table([
