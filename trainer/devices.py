@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from osd.models.device_id import device_id
 from osd.models.pair import choose_device
 from storage.errors import BadSetting
 from storage.settings import TrainerSettings
@@ -32,42 +33,64 @@ def training_device(settings: TrainerSettings) -> torch.device:
         return choose_device(settings.device)
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    gpu = SPARE_GPUS.here or SPARE_GPUS.choose(settings)[0]
-    return choose_device(f"cuda:{gpu.ordinal}")
+    if not SPARE_GPUS.places:
+        SPARE_GPUS.choose(settings)
+    return choose_device(f"cuda:{SPARE_GPUS.places[0].ordinal}")
+
+
+def training_places(settings: TrainerSettings) -> list[str]:
+    """Return a device for each process that distils: ``cpu``, or a GPU's UUID, :func:`training_device`'s first.
+
+    With ``spare`` there may be fewer than ``trainer.processes``: as many as have capacity. Raises BadSetting where CUDA
+    shows fewer.
+    """
+    device = training_device(settings)
+    if device.type != "cuda" or settings.processes == 1:
+        return [device_id(device)] * settings.processes
+    if settings.device == SPARE:
+        return [gpu.uuid for gpu in SPARE_GPUS.places]
+    found = cuda_uuids()[device.index or 0 :][: settings.processes]
+    if len(found) < settings.processes:
+        reason = f"it is {settings.processes}, and CUDA shows {len(found)} GPUs from {device} on; set so many"
+        raise _bad("trainer.processes", reason)
+    return found
 
 
 class SpareGpus:
     """One process's choice among the GPUs that CUDA leaves it."""
 
     def __init__(self) -> None:
-        self.here: Gpu | None = None
-        """The GPU that was chosen last."""
+        self.places: list[Gpu] = []
+        """The GPUs that were chosen last, one for each process that distils; this process itself uses the first."""
         self._computed_at = -OWN_SECONDS
 
-    def choose(self, settings: TrainerSettings, refuse: Refuse = lambda _: None) -> tuple[Gpu, str | None]:
-        """Choose a GPU; return it and why it has no capacity to spare, None where it has. Raises BadSetting where NVML
-        does not answer, shows none, or CUDA counts otherwise."""
-        best, reason = self.best(settings, refuse)
-        _require_order(best)
-        self.here = best
-        return best, reason
+    def choose(self, settings: TrainerSettings, refuse: Refuse = lambda _: None) -> str | None:
+        """Choose GPUs, and return why they have no capacity to spare; None where they have. Raises BadSetting where
+        NVML does not answer, shows none, or CUDA counts otherwise."""
+        places, reason = self.look(settings, refuse)
+        _require_order(places)
+        self.places = places
+        return reason
 
-    def best(self, settings: TrainerSettings, refuse: Refuse) -> tuple[Gpu, str | None]:
-        """Return the GPU with most to spare and what is against it: this process's own before others, then the least
-        used. Raises BadSetting."""
+    def look(self, settings: TrainerSettings, refuse: Refuse) -> tuple[list[Gpu], str | None]:
+        """Return the GPUs with most to spare, and what is against them: this process's own before others, then the
+        least used. Raises BadSetting."""
         gpus = [self._others_share(gpu) for gpu in visible_gpus()]
         if not gpus:
             raise _bad("trainer.device", "NVML shows none of the GPUs that torch sees; name one: cuda or cuda:N")
         against = {gpu.uuid: why_full(gpu, settings) or refuse(gpu.uuid) for gpu in gpus}
-        best = min(gpus, key=lambda gpu: (against[gpu.uuid] is not None, not self._is_here(gpu), gpu.used))
-        return best, against[best.uuid]
+        gpus.sort(key=lambda gpu: (against[gpu.uuid] is not None, not self._is_here(gpu), gpu.used))
+        free = [gpu for gpu in gpus if against[gpu.uuid] is None]
+        if free and settings.shard and len(free) < settings.processes:
+            return gpus[:1], f"{len(free)} of the {settings.processes} GPUs that a sharded draft needs can be had"
+        return (free or gpus[:1])[: settings.processes], against[gpus[0].uuid]
 
     def computed(self) -> None:
         """Note that this process computes on its GPU now."""
         self._computed_at = time.monotonic()
 
     def _is_here(self, gpu: Gpu) -> bool:
-        return self.here is not None and gpu.uuid == self.here.uuid
+        return bool(self.places) and gpu.uuid == self.places[0].uuid
 
     def _others_share(self, gpu: Gpu) -> Gpu:
         """Leave out what this process itself uses of its GPU."""
@@ -96,10 +119,10 @@ def cuda_uuids() -> list[str]:
     return [str(torch.cuda.get_device_properties(n).uuid) for n in range(torch.cuda.device_count())]
 
 
-def _require_order(gpu: Gpu) -> None:
-    """Raise BadSetting where torch has the GPU under another ordinal."""
+def _require_order(places: list[Gpu]) -> None:
+    """Raise BadSetting where torch has one of the GPUs under another ordinal."""
     uuids = cuda_uuids()
-    if gpu.uuid in uuids and uuids.index(gpu.uuid) != gpu.ordinal:
+    if any(gpu.uuid in uuids and uuids.index(gpu.uuid) != gpu.ordinal for gpu in places):
         reason = "CUDA counts the GPUs in another order than the PCI bus; set it to PCI_BUS_ID, or name UUIDs in"
         raise _bad("CUDA_DEVICE_ORDER", f"{reason} CUDA_VISIBLE_DEVICES")
 

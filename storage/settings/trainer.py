@@ -47,6 +47,13 @@ class TrainerSettings(Section):
     device: str = "auto"
     """auto, cpu, cuda, cuda:N, or spare: before each run the GPU with most to spare."""
 
+    processes: int = Field(default=1, ge=1)
+    """Processes that distil a draft together, each on a GPU of its own or all on the CPU. Acceptance heads and
+    the gate take one."""
+    shard: bool = False
+    """Whether each of several processes holds a part of the weights, gradients and moments (FSDP), for drafts whose
+    training does not fit on one device; not for adapters."""
+
     @property
     def gives_way(self) -> bool:
         """Whether training waits for capacity to spare."""

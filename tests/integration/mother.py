@@ -20,8 +20,8 @@ from tests.storage.child import after, before
 STEPS = {
     "claimed": lambda: after(RunLedger, "claim"),
     "collated": lambda: after(trainer.distil.loop, "gather"),
-    "half distilled": lambda: after(trainer.distil.distil, "_step"),
-    "distilled": lambda: after(trainer.distil.loop, "distil"),
+    "half distilled": lambda: after(trainer.distil.distil, "take_step"),
+    "distilled": lambda: after(trainer.distil.loop, "distil_as_set"),
     "staged": lambda: after(trainer.distil.loop, "stage"),
     "judging": lambda: before(trainer.distil.loop, "judge"),
     "judged": lambda: after(trainer.distil.loop, "judge"),

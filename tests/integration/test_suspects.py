@@ -20,14 +20,14 @@ POISON = {"tenant": "poison"}
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training fails on a tenant's requests, as on numbers that nobody thought of."""
-    real = loop.distil
+    real = loop.distil_as_set
 
     def distil(model: object, samples: list[RequestSamples], *arguments: object, **options: object) -> object:
         if any(each.tenant == "poison" for each in samples):
             raise FloatingPointError("the loss became nan")
         return real(model, samples, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "distil", distil)
+    monkeypatch.setattr(loop, "distil_as_set", distil)
 
 
 def turns(store: Store, settings: Settings, most: int = 30) -> list[RunState]:
@@ -106,7 +106,7 @@ def test_where_every_run_fails_nothing_is_set_aside(
 
     traffic(8, held_out=False)
     with monkeypatch.context() as broken:
-        broken.setattr(loop, "distil", fails)
+        broken.setattr(loop, "distil_as_set", fails)
         for _ in range(12):
             with pytest.raises(TrainingFailed):
                 run_once(drafted, settings, "default", "me")

@@ -139,7 +139,7 @@ def test_a_clock_that_jumps_between_runs_stops_no_training(
 
     traffic(8, held_out=False)
     with monkeypatch.context() as broken, pytest.raises(TrainingFailed):
-        broken.setattr(loop, "distil", fails)
+        broken.setattr(loop, "distil_as_set", fails)
         taker.train("default")
     clock.ahead = jump
     new = {each.request_id for each in traffic(8, held_out=False)}

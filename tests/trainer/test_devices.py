@@ -15,7 +15,7 @@ from storage.settings import TrainerSettings
 from tests.support.fake_nvml import FakeGpu, FakeNvml
 from tests.trainer.processes import wait_for
 from trainer import devices
-from trainer.devices import SpareGpus, training_device
+from trainer.devices import SpareGpus, training_device, training_places
 from trainer.gpus import visible_gpus
 from trainer.lease import RunStopped
 from trainer.worker import idle_capacity
@@ -148,7 +148,6 @@ def test_without_gpus_it_is_the_cpu_and_without_nvml_an_error(
     with pytest.raises(BadSetting, match=r"trainer\.device: NVML does not answer \(Driver Not Loaded\); mend"):
         training_device(SPARE)
     named = TrainerSettings(device="cuda:0", spare=True)
-    monkeypatch.setattr(idle_capacity, "device_id", lambda device: "aaaa-1")
     assert IdleCapacity(named, tmp_path)._gpu() is None, "a GPU that is named is taken without NVML"
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(BadSetting, match=r"whose package is missing; .*\[gpu\]"):
@@ -158,6 +157,20 @@ def test_without_gpus_it_is_the_cpu_and_without_nvml_an_error(
         training_device(SPARE)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert training_device(SPARE) == torch.device("cpu")
+
+
+def test_several_processes_take_gpus_of_their_own(nvml: Install, tmp_path: Path) -> None:
+    fake = nvml(*cards(60, 20, 10))
+    three = SPARE.model_copy(update={"processes": 3})
+    spare, sharded = IdleCapacity(three, tmp_path), IdleCapacity(three.model_copy(update={"shard": True}), tmp_path)
+    assert spare.why_not_begin() is None and training_places(three) == [IDLE[2], IDLE[1]], "as many as can be had"
+    assert sharded.why_not_begin() == "2 of the 3 GPUs that a sharded draft needs can be had"
+    fake.gpus[0].busy = 0
+    assert sharded.why_not_begin() is None and training_places(three) == [IDLE[2], IDLE[0], IDLE[1]]
+    assert training_places(TrainerSettings(device="cuda:1", processes=2)) == [IDLE[1], IDLE[2]]
+    with pytest.raises(BadSetting, match="it is 3, and CUDA shows 2 GPUs from cuda:1 on"):
+        training_places(TrainerSettings(device="cuda:1", processes=3))
+    assert training_places(TrainerSettings(device="cpu", processes=2)) == ["cpu", "cpu"]
 
 
 def test_a_cuda_that_counts_otherwise_is_refused(nvml: Install, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,14 +65,16 @@ def select(samples: RequestSamples, positions: Positions) -> RequestSamples:
     return _take(samples, samples.kinds == TokenKind.REJECTED)
 
 
-def collate(samples: Sequence[RequestSamples], indices: Sequence[int] | None = None) -> TrainingBatch:
+def collate(
+    samples: Sequence[RequestSamples], indices: Sequence[int] | None = None, kept: int | None = None
+) -> TrainingBatch:
     """Return one batch of requests that have at least one position each.
 
     ``indices`` are their values in ``Batch.requests``; by default 0, 1, … Requests stored with different k are cut
-    to the smallest: what is cut is added to the mass outside, which is exact.
+    to the smallest, or to ``kept``: what is cut is added to the mass outside, which is exact.
     """
     indices = range(len(samples)) if indices is None else indices
-    k = min(s.topk_ids.shape[1] for s in samples)
+    k = min(s.topk_ids.shape[1] for s in samples) if kept is None else kept
     samples = [_cut(s, k) for s in samples]
     lengths = [context_length(s) for s in samples]
     input_ids = np.zeros((len(samples), max(lengths)), np.int64)
@@ -127,7 +129,7 @@ def context_length(samples: RequestSamples) -> int:
 
 
 def predict(model: nn.Module, batch: TrainingBatch) -> Tensor:
-    """Return the logits that predict the batch's positions, shape (m, v), float32.
+    """Return the logits that predict the batch's positions, shape (m, v), float32 (of a float64 model float64).
 
     The hidden states are selected before the output layer, by a hook on it, so that logits are computed for m positions
     and not for b × t, and the model's own changes to logits (scaling, softcapping) still apply.
@@ -145,7 +147,7 @@ def predict(model: nn.Module, batch: TrainingBatch) -> Tensor:
     finally:
         handle.remove()
     logits: Tensor = output.logits[0]
-    return logits.float()
+    return logits if logits.dtype is torch.float64 else logits.float()
 
 
 def device_of(model: nn.Module) -> torch.device:

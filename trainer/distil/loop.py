@@ -47,12 +47,13 @@ from storage.store import Store
 from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, load_trainable, positions_of, stored_as, vocab_size
 from trainer.distil.data import call_judges, gather
-from trainer.distil.distil import DistilProgress, NotFinite, distil
+from trainer.distil.distil import DistilProgress
 from trainer.distil.gate import as_served, hear, judge
-from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import Memory, adamw, moments_of
+from trainer.distil.processes import distil_as_set
 from trainer.distil.publish import reject_abandoned, rejected_on_error, settle, stage, where_to_start
 from trainer.distil.resident import ResidentModels
+from trainer.distil.step import NotFinite
 from trainer.interval import claim_terms
 from trainer.lease import Lease, RunCancelled, RunStopped
 from trainer.shutdown import Stop
@@ -157,8 +158,8 @@ def _train(
     known = start.id != parent.id
     first = hear(current, served(stored_as(candidate, root)), material.claimed, lease.keep) if known else None
     optimizer = adamw(candidate, learn, memory.recall(run.draft, start.id))
-    slices = MicroBatches(settings.trainer.slice_ms / 1000, lease.keep) if settings.trainer.gives_way else None
-    facts |= asdict(distil(candidate, material.all, learn, between, optimizer=optimizer, slices=slices))
+    done = distil_as_set(candidate, material.all, learn, between, optimizer, settings.trainer, lease.keep)
+    facts |= asdict(done)
     lease.keep()
     facts["paused_seconds"] = round(lease.paused, 2)
     version = stage(store, run, candidate, learn.method, facts)

@@ -22,8 +22,9 @@ from storage.store import open_store
 from trainer.devices import training_device
 from trainer.distil.collate import select
 from trainer.distil.data import read_since
-from trainer.distil.distil import DistilProgress, NotFinite, distil
+from trainer.distil.distil import DistilProgress, distil
 from trainer.distil.loop import Watcher
+from trainer.distil.step import NotFinite
 from trainer.lease import RunStopped
 from trainer.shutdown import Stop
 

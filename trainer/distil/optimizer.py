@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from osd.models.lora.tied import ties
 from storage.settings import LearnSettings
+from trainer.distil.sharded import placed, whole
 
 WARMUP = 10
 """Warm-up steps of a fresh AdamW."""
@@ -44,7 +45,6 @@ Moments = list[dict[str, Tensor]]
 def adamw(model: nn.Module, learn: LearnSettings, moments: Moments | None = None) -> torch.optim.AdamW:
     """Create AdamW over the model's trainable parameters, continuing from ``moments`` where they fit."""
     groups = _groups(model, learn)
-    trained = [p for group in groups for p in group["params"]]
     optimizer = torch.optim.AdamW(
         groups,
         lr=groups[0]["lr"],
@@ -52,10 +52,19 @@ def adamw(model: nn.Module, learn: LearnSettings, moments: Moments | None = None
         weight_decay=learn.weight_decay,
         fused=True,
     )
-    if moments is not None and _fit(moments, trained):
-        for parameter, state in zip(trained, moments, strict=True):
-            optimizer.state[parameter] = {name: tensor.clone().to(parameter.device) for name, tensor in state.items()}
+    if moments is not None and _fit(moments, _parameters(optimizer)):
+        resume(optimizer, moments)
     return optimizer
+
+
+def resume(optimizer: torch.optim.AdamW, moments: Moments) -> None:
+    """Replace the moments of an optimizer by those of one over the same parameters."""
+    for parameter, state in zip(_parameters(optimizer), moments, strict=True):
+        optimizer.state[parameter] = {name: placed(tensor, parameter) for name, tensor in state.items()}
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _groups(model: nn.Module, learn: LearnSettings) -> list[dict[str, Any]]:
@@ -76,9 +85,9 @@ def _groups(model: nn.Module, learn: LearnSettings) -> list[dict[str, Any]]:
 
 
 def moments_of(optimizer: torch.optim.AdamW) -> Moments:
-    """Copy the optimizer's moments to the CPU."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    return [{name: tensor.detach().cpu().clone() for name, tensor in optimizer.state[p].items()} for p in parameters]
+    """Copy the optimizer's moments to the CPU, whole."""
+    states = [optimizer.state[parameter] for parameter in _parameters(optimizer)]
+    return [{name: whole(tensor.detach()).cpu().clone() for name, tensor in state.items()} for state in states]
 
 
 def scale(schedule: Schedule, done: int, steps: int) -> Callable[[int], float]:

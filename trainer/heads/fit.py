@@ -12,8 +12,8 @@ from torch import nn
 
 from osd.models.acceptance_head import AcceptanceHead
 from storage.settings import LearnSettings
-from trainer.distil.distil import NotFinite
 from trainer.distil.optimizer import Moments, Schedule, adamw, scale, steps_done
+from trainer.distil.step import NotFinite
 from trainer.heads.examples import Examples
 from trainer.heads.losses import weighted_bce
 from trainer.heads.scaling import rescale

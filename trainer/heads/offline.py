@@ -20,7 +20,7 @@ from storage.files.files import TemporaryPath, writing
 from storage.records import Request
 from storage.sampling import Sampling
 from storage.settings import Settings
-from trainer.distil.distil import NotFinite
+from trainer.distil.step import NotFinite
 from trainer.heads.examples import Drafted, embed
 from trainer.heads.fit import fit
 from trainer.heads.loop import new_head

@@ -8,7 +8,7 @@ from storage.errors import OsdError
 from storage.routes.proposals import RouteProposal
 from storage.settings import Settings
 from storage.store import Store
-from trainer.distil.distil import NotFinite
+from trainer.distil.step import NotFinite
 from trainer.lease import RunStopped
 from trainer.routes.apply import apply_open
 from trainer.routes.discover import Search, discover

@@ -21,11 +21,10 @@ import psutil
 import torch
 
 from osd.engine.load_report import loads
-from osd.models.device_id import device_id
 from storage.errors import BadSetting
 from storage.settings import TrainerSettings
 from storage.settings.trainer import SPARE
-from trainer.devices import SPARE_GPUS, training_device, why_full
+from trainer.devices import SPARE_GPUS, training_device, training_places, why_full
 from trainer.gpus import visible_gpus
 from trainer.lease import RunStopped
 
@@ -53,7 +52,7 @@ class IdleCapacity:
         if not self._settings.gives_way:
             return None
         if time.monotonic() - self._looked_at >= LOOK_SECONDS:
-            self._reason = self._engines(self._here()) or self._processor()
+            self._reason = next(filter(None, map(self._engines, self._here())), None) or self._processor()
             self._looked_at = time.monotonic()
         return self._reason
 
@@ -66,7 +65,7 @@ class IdleCapacity:
             self._free_at = now
         elif self._chooses and now - self._free_at >= MOVE_SECONDS:
             self._free_at = now
-            if SPARE_GPUS.best(self._settings, self._engines)[1] is None:
+            if SPARE_GPUS.look(self._settings, self._engines)[1] is None:
                 raise RunStopped(f"{reason}; another GPU has capacity to spare, and the next run begins there")
         return reason
 
@@ -76,10 +75,13 @@ class IdleCapacity:
         if not self._chooses:
             return self.why_not() or (self._gpu() if self._settings.gives_way else None)
         self._free_at, self._looked_at = time.monotonic(), -1.0
-        return SPARE_GPUS.choose(self._settings, self._engines)[1] or self.why_not()
+        return SPARE_GPUS.choose(self._settings, self._engines) or self.why_not()
 
-    def _here(self) -> str:
-        return SPARE_GPUS.here.uuid if self._chooses and SPARE_GPUS.here else device_id(training_device(self._settings))
+    def _here(self) -> list[str]:
+        """Return the devices that train."""
+        if self._chooses:
+            return [gpu.uuid for gpu in SPARE_GPUS.places]
+        return training_places(self._settings)
 
     def _engines(self, device: str) -> str | None:
         for load in loads(self._folder):

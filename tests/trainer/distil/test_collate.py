@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-import trainer.distil.distil
+import trainer.distil.step
 from storage.records import RequestSamples, TokenKind
 from storage.settings import LearnSettings
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
@@ -103,7 +103,7 @@ def learns_the_rejected_position(monkeypatch: pytest.MonkeyPatch, shift: int) ->
     def shifted(batch: TrainingBatch) -> TrainingBatch:
         return replace(batch, columns=(batch.columns + shift).clamp(0, batch.input_ids.shape[1] - 1))
 
-    monkeypatch.setattr(trainer.distil.distil, "predict", lambda model, batch: predict(model, shifted(batch)))
+    monkeypatch.setattr(trainer.distil.step, "predict", lambda model, batch: predict(model, shifted(batch)))
     rng = np.random.default_rng(0)
     samples = [samples_of(rng.permutation(np.arange(2, 48))[:24].tolist(), range(4, 24, 3)) for _ in range(3)]
     model = tiny_llama()

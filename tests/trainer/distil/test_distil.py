@@ -8,8 +8,9 @@ import torch
 from storage.records import TokenKind
 from storage.settings import LearnSettings
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
-from trainer.distil.distil import CURVE, DistilProgress, NotFinite, distil, loss_curve
+from trainer.distil.distil import CURVE, DistilProgress, distil, loss_curve
 from trainer.distil.gate import score
+from trainer.distil.step import NotFinite
 
 
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "jsd", "total_variation"])

@@ -140,14 +140,14 @@ def test_requests_that_came_meanwhile_judge_too_and_old_ones_do_not(
 ) -> None:
     traffic(4, held_out=True)  # older than anything trained on
     traffic(8, held_out=False)
-    real = trainer.distil.loop.distil
+    real = trainer.distil.loop.distil_as_set
 
     def distil_while_traffic_goes_on(*args: Any, **kwargs: Any) -> Any:
         result = real(*args, **kwargs)
         traffic(6, held_out=False)
         return result
 
-    monkeypatch.setattr(trainer.distil.loop, "distil", distil_while_traffic_goes_on)
+    monkeypatch.setattr(trainer.distil.loop, "distil_as_set", distil_while_traffic_goes_on)
     run = done(run_once(drafted, settings, "default", "me"))
     evidence = run.result["evidence"]
     assert (evidence["held_out"], evidence["fresh"], evidence["trained_on"]) == (0, 6, 0)
@@ -269,7 +269,7 @@ def take_over(store: Store, run: TrainingRun) -> TrainingRun:
     return done(store.runs.claim(run.draft, "other", min_requests=1, max_age_seconds=9, lease_seconds=60))
 
 
-@pytest.mark.parametrize("phase", ["distil", "stage", "judge"])
+@pytest.mark.parametrize("phase", ["distil_as_set", "stage", "judge"])
 def test_a_lost_lease_throws_the_result_away(
     drafted: Store, settings: Settings, traffic: Traffic, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:

@@ -9,8 +9,8 @@ import torch
 
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig
 from storage.settings import GateSettings, LearnSettings
-from trainer.distil.distil import NotFinite
 from trainer.distil.optimizer import steps_done
+from trainer.distil.step import NotFinite
 from trainer.heads.examples import Examples
 from trainer.heads.fit import adam, fit
 from trainer.heads.gate import hear, judge

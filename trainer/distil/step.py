@@ -1,0 +1,100 @@
+"""One step of training: the mean loss over a batch's positions, its gradient, and the optimizer's step.
+
+Several processes may take a step together (:mod:`trainer.distil.processes`). Each computes its share of the batch's
+requests, and gradients are averaged over processes: so each weighs its sum by their number over the positions of the
+whole batch, and the step is that of one process whatever the shares are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from osd.models.lora.tied import gather, ties
+from storage.settings import LearnSettings
+from trainer.distil.collate import TrainingBatch, predict
+from trainer.distil.losses import distance, draft_log_probs, target_log_probs
+from trainer.distil.sharded import whole
+
+
+class NotFinite(Exception):
+    """The loss or the gradient became NaN or infinite."""
+
+
+class Losses(nn.Module):
+    """A draft and the distance that it is trained on: one module, so that one pass is what may be wrapped (DDP)."""
+
+    def __init__(self, model: nn.Module, learn: LearnSettings) -> None:
+        super().__init__()
+        self.model, self._temperature = model, learn.temperature
+        self._measure = distance(learn.loss, learn.jsd_beta)
+
+    def forward(self, batch: TrainingBatch) -> Tensor:
+        """Return the sum of the distances at the batch's positions."""
+        logits = predict(self.model, batch)
+        log_p = target_log_probs(batch.topk_logprobs, batch.outside, logits.shape[1], self._temperature)
+        return self._measure(log_p, draft_log_probs(logits, batch.topk_ids, self._temperature)).sum()
+
+
+class Alone:
+    """The processes that take a step together: this one alone."""
+
+    count = 1
+    """Number of processes."""
+
+    def wrap(self, losses: Losses) -> nn.Module:
+        """Return the module whose backward pass averages gradients over the processes."""
+        return losses
+
+    def share(self, chunk: Sequence[int]) -> tuple[Sequence[int], float]:
+        """Return this process's part of a batch's requests, and the weight of that part."""
+        return chunk, 1.0
+
+    def total(self, value: float) -> float:
+        """Return the sum of the processes' values."""
+        return value
+
+
+ALONE = Alone()
+
+
+def take_step(
+    losses: nn.Module,
+    parts: Iterable[TrainingBatch],
+    size: int,
+    clip_norm: float,
+    optimizer: torch.optim.Optimizer,
+    together: Alone = ALONE,
+    weight: float = 1.0,
+) -> float:
+    """Take one step on the mean loss over ``size`` positions of all processes, summing gradients over the parts; return
+    that loss. Raises NotFinite."""
+    trained = [p for p in losses.parameters() if p.requires_grad]
+    optimizer.zero_grad(set_to_none=True)
+    value = 0.0
+    for batch in parts:
+        with _precision(batch.input_ids.device):
+            loss = losses(batch) * weight / size
+        (loss * together.count).backward()
+        value += float(loss.detach())
+    gather(ties(unwrapped(losses)))
+    norm, value = float(whole(nn.utils.clip_grad_norm_(trained, clip_norm))), together.total(value)
+    if not (math.isfinite(value) and math.isfinite(norm)):
+        raise NotFinite(f"the loss became {value} with a gradient of norm {norm}")
+    optimizer.step()
+    return value
+
+
+def unwrapped(losses: nn.Module) -> nn.Module:
+    """Return the draft within :class:`Losses`, wrapped or not."""
+    inner = losses if isinstance(losses, Losses) else losses.module
+    assert isinstance(inner, Losses)
+    return inner.model
+
+
+def _precision(device: torch.device) -> AbstractContextManager[object]:
+    return torch.autocast(device.type, dtype=torch.bfloat16) if device.type == "cuda" else nullcontext()
