@@ -75,7 +75,8 @@ def serving(
         known.append(
             Engine(pair, settings, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer)
         )
-        devices = device_ids(model.module for model in (pair.target, pair.draft))
+        models = (pair.target, pair.draft) if has_draft(pair) else (pair.target,)
+        devices = device_ids(model.module for model in models)
         load_report = Beacon(load_folder(store.directory), lambda: _load(known[0]), devices)
         stack.callback(load_report.close)
         yield known[0]
