@@ -64,7 +64,8 @@ def print_table(rows: Iterable[Row], columns: Sequence[Column], *, title: str | 
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
         side: Literal["left", "right"] = "right" if column.right else "left"
-        table.add_column(column.heading, justify=side, overflow="fold", no_wrap=column.whole)
+        cut: Literal["ellipsis", "fold"] = "ellipsis" if column.right else "fold"  # a number is never broken in two
+        table.add_column(column.heading, justify=side, overflow=cut, no_wrap=column.whole)
     for row in rows:
         table.add_row(*(cell(row.get(column.key), column.show) for column in columns))
     console().print(table)

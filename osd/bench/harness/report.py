@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -75,7 +75,8 @@ def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in dict.fromkeys(name for row in rows for name in row):
         numeric = any(isinstance(row.get(name), (int, float)) for row in rows)
-        table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
+        cut: Literal["ellipsis", "fold"] = "ellipsis" if numeric else "fold"  # a number is never broken in two
+        table.add_column(escape(name), justify="right" if numeric else "left", overflow=cut)
     for row in rows:
         table.add_row(*(escape(shown(row.get(name))) for name in dict.fromkeys(n for each in rows for n in each)))
     (Console() if sys.stdout.isatty() else Console(width=WIDE)).print(table)

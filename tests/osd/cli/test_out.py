@@ -1,10 +1,12 @@
 """What is printed: plain JSON, CSV with a heading, tables that do not read markup into data."""
 
 import json
+import re
 from enum import Enum
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from osd.cli import out
 
@@ -42,3 +44,15 @@ def test_a_table_shows_brackets_as_they_are(capsys: pytest.CaptureFixture[str]) 
 )
 def test_bytes_in_the_unit_that_suits(value: float, shown: str) -> None:
     assert out.size(value) == shown
+
+
+def test_numbers_are_never_broken_in_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a terminal is narrow words are folded; a number that does not fit says that it was cut."""
+    columns = [out.Column("name", "name"), *(out.Column(key, key, right=True) for key in "abcd")]
+    row = {"name": "a-name-that-is-long", "a": 12, "b": 345, "c": 6789, "d": 123_456_789}
+    for width in range(16, 50):
+        monkeypatch.setattr(out, "console", lambda width=width: Console(width=width))
+        out.print_table([row], columns)
+        lines = [line for line in capsys.readouterr().out.splitlines() if re.search(r"\d|…", line)]
+        assert len(lines) == 1 and len(lines[0].split()) == 5, lines
+    assert lines[0].split()[1:] == ["12", "345", "6789", "123456789"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from osd.bench.harness import report
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.prompts import listed, numbers, texts_by_set, tokens_by_set
 from osd.bench.harness.report import BenchResult, shown
@@ -118,3 +119,12 @@ def test_the_last_line_has_one_shape(capsys: pytest.CaptureFixture[str], tmp_pat
 
 def test_numbers_are_shown_with_three_digits() -> None:
     assert [shown(v) for v in (1234.5, 0.98765, 12.345, 7, None, True)] == ["1,234", "0.988", "12.3", "7", "–", "True"]
+
+
+def test_numbers_of_a_narrow_table_are_never_broken_in_two(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "WIDE", 30)
+    report.print_rows("γ", [{"controller": "a name that is folded", "1": 12, "2": 24.5, "3": 345}])
+    shown = capsys.readouterr().out
+    assert all(number in shown.split() for number in ("12", "24.5", "345")), shown
