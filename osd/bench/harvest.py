@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -71,6 +71,9 @@ def command(
     turns: Annotated[int, typer.Option(help="Turns of each arm.", min=2)] = 8,
     seconds: Annotated[float, typer.Option(help="Seconds of an arm in a turn.", min=0.1)] = 8.0,
     max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most; half so many at least.", min=2)] = 64,
+    positions: Annotated[
+        int, typer.Option(help="Positions a second that are harvested at most (OSD_VLLM_POSITIONS); 0: all.", min=0)
+    ] = 100,
     as_json: JsonOption = False,
 ) -> None:
     """Times to the first token, per token, and tokens a second of a vLLM with and without osd's harvest, in turns.
@@ -84,23 +87,27 @@ def command(
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-harvest-")))
         taken = stack.enter_context(collecting())
         watch.at("starting two vLLMs")
-        up = start(stack, vllm, Path(pair.target.name), Path(pair.draft.name), folder, taken.url)
+        told = plugin_variables(folder, TOKEN, taken.url) | {"OSD_VLLM_POSITIONS": str(positions)}
+        up = start(stack, vllm, Path(pair.target.name), Path(pair.draft.name), folder, told)
         loads = measure(up, jobs, clients, turns, seconds, watch)
     figures = figures_of(loads) | {"collected": taken.answers}
     rows = [{"arm": arm} | dict(line) for arm, line in figures["arms"].items()]
     facts = {
         "target": pair.target.name, "draft": pair.draft.name, "clients": clients, "turns": turns, "seconds": seconds,
-        "max_tokens": max_tokens,
+        "max_tokens": max_tokens, "positions": positions,
     }  # fmt: skip
     result = BenchResult("harvest", facts, figures, {"With and without": rows}, interrupted=watch.stopped)
     raise typer.Exit(result.show(as_json=as_json))
 
 
-def start(stack: ExitStack, vllm: Path, target: Path, draft: Path, folder: Path, collector: str) -> dict[str, Up]:
-    """Return both vLLMs, stopped until their turn. Raises StoreError where one does not start."""
+def start(
+    stack: ExitStack, vllm: Path, target: Path, draft: Path, folder: Path, told: Mapping[str, str]
+) -> dict[str, Up]:
+    """Return both vLLMs, stopped until their turn. ``told``: the plugin's variables. Raises StoreError where one does
+    not start."""
     said = {
         WITHOUT: (speculation(draft), {"VLLM_PLUGINS": ""}),
-        HARVESTED: ((*speculation(draft), *PLUGIN, *WORKER), plugin_variables(folder, TOKEN, collector)),
+        HARVESTED: ((*speculation(draft), *PLUGIN, *WORKER), told),
     }
     up = {}
     for name, (options, variables) in said.items():

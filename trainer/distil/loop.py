@@ -152,11 +152,12 @@ def _train(
         watcher(progress)
 
     root = store.versions.folder(store.versions.lineage(parent.id)[-1])
+    kept = store.versions.folder(parent)  # a version is stored in its parent's number type
     served = partial(as_served, dtype=serving_dtype(settings.serve, root))
     current = resident.serving(parent, device) or served(load_current(store, parent, device))
     # a request judges before it is trained on: what serves against the line of training so far
     known = start.id != parent.id
-    first = hear(current, served(stored_as(candidate, root)), material.claimed, lease.keep) if known else None
+    first = hear(current, served(stored_as(candidate, kept)), material.claimed, lease.keep) if known else None
     optimizer = adamw(candidate, learn, memory.recall(run.draft, start.id))
     done = distil_as_set(candidate, material.all, learn, between, optimizer, settings.trainer, lease.keep)
     facts |= asdict(done)
@@ -167,7 +168,7 @@ def _train(
     with rejected_on_error(store, version):
         tested = len(material.claimed) if first else 0
         judges = call_judges(store, run.draft, material, settings.gate, *reads, tested)
-        stored = stored_as(candidate, root).train(False)
+        stored = stored_as(candidate, kept).train(False)
         verdict = judge([first, hear(current, served(stored), judges.all, lease.keep)], settings.gate)
         verdict.evidence.update(judges.counts, tested_first=tested)
         lease.renew()

@@ -71,10 +71,11 @@ def speculation(draft: Path, method: str = "draft_model") -> tuple[str, str]:
 
 
 def plugin_variables(folder: Path, token: str, collector: str) -> dict[str, str]:
-    """Return what the plugin is told; drafts lie below the folder."""
+    """Return what the plugin is told: to harvest everything. Drafts lie below the folder."""
     return {
         "VLLM_PLUGINS": "osd", "OSD_VLLM_TOKEN": token, "OSD_VLLM_ENGINE": ENGINE, "OSD_VLLM_FOLDERS": str(folder),
         "OSD_VLLM_COLLECTOR": collector, "OSD_VLLM_SPOOL": str(folder / "spool"), "OSD_VLLM_SHOW_METRICS": "1",
+        "OSD_VLLM_POSITIONS": "0",
     }  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class Options:
             token, os.environ.get("OSD_VLLM_ENGINE") or None, collector, folders, top_k, waiting,
             Path(spool) if spool else None, _number("OSD_VLLM_SPOOL_MB", 256),
             os.environ.get("OSD_VLLM_TENANT_HEADER", "").lower(), os.environ.get("OSD_VLLM_SHOW_METRICS") == "1",
-            Path(gamma) if gamma else None, _number("OSD_VLLM_POSITIONS", 1000),
+            Path(gamma) if gamma else None, _number("OSD_VLLM_POSITIONS", 100),
         )  # fmt: skip
 
 

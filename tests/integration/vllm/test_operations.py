@@ -112,7 +112,7 @@ def test_a_version_is_tried_on_one_replica_and_a_worse_one_taken_back(pair: Worl
     for replica in pair.replicas:
         pair.add(replica, "sql")
     good = pair.store.versions.current("sql").id
-    worse = pair.stage("sql", pair.good, noise=0.5)
+    worse = pair.stage("sql", pair.good, noise=2.0)
     digest = weights_digest(pair.store.versions.folder(pair.store.versions.get(worse)))
     pair.store.versions.promote(worse)
     began = time.monotonic()
@@ -140,7 +140,7 @@ def test_two_replicas_with_a_draft_each_and_a_route_each(pair: World) -> None:
     sums = pair.stage("sums", pair.good)
     pair.store.versions.promote(sums)
     until(lambda: pair.settled(second, "sums"), PATIENCE)
-    worse = pair.stage("sql", pair.good, noise=0.5)
+    worse = pair.stage("sql", pair.good, noise=2.0)
     digest = weights_digest(pair.store.versions.folder(pair.store.versions.get(worse)))
     pair.store.versions.promote(worse)
     worker, began = pair.run("worker"), time.monotonic()

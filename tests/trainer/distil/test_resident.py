@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import trainer.distil.checkpoints
+import trainer.distil.loop
 from storage.records import RequestSamples, RunState, new_id
 from storage.settings import LearnSettings, Settings
 from storage.store import Store, open_store
@@ -124,3 +125,26 @@ def test_models_of_the_drafts_trained_longest_ago_leave() -> None:
     none = ResidentModels(0)
     none.keep("a", ("a-0", model), ("a-1", model))
     assert not none._kept
+
+
+def test_what_is_judged_is_what_is_stored_though_number_0_is_of_another_type(
+    settings: Settings, said: list[RequestSamples], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that somebody brought halves the numbers; all that come after it are stored as it is."""
+    model = tiny_llama(2)
+    model.save_pretrained(tmp_path / "draft")
+    settings = settings.changed(storage={"directory": tmp_path / "data"}, gate={"confidence": 0.6})
+    judged: list[dict[str, torch.Tensor]] = []
+    monkeypatch.setattr(
+        trainer.distil.loop, "require_servable", lambda _, __, module: judged.append(dict(module.state_dict()))
+    )
+    with open_store(settings) as store:
+        root = store.versions.register_root("default", tmp_path / "draft")
+        brought = store.versions.stage("default", root.id, "full", model.to(torch.bfloat16).save_pretrained)
+        store.versions.promote(brought.id)
+        store.samples.add(said[:16])
+        run = run_once(store, settings, "default", "me")
+        assert run is not None and run.version is not None and run.state is RunState.PUBLISHED
+        stored = load_file(store.versions.folder(store.versions.get(run.version)) / "model.safetensors")
+    for name, weight in stored.items():
+        assert weight.dtype is torch.bfloat16 and torch.equal(weight.float(), judged[0][name].float())
