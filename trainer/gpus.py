@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from storage.distribution import install_extra
 from storage.errors import BadSetting
+from storage.settings.trainer import SPARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,15 @@ class Gpu:
     def used(self) -> float:
         """The larger of utilisation and share of the memory in use, 0 to 1."""
         return max(self.busy or 0.0, self.used_mb / max(1, self.used_mb + self.free_mb))
+
+
+def device_class(device: str) -> str:
+    """Return ``gpu`` or ``cpu`` for a value of ``trainer.device``, without loading torch: by the driver's device files
+    where torch is to choose."""
+    if device not in ("auto", SPARE):
+        return "gpu" if device.startswith("cuda") else "cpu"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return "gpu" if not hidden and any(Path("/dev").glob("nvidia[0-9]*")) else "cpu"
 
 
 def visible_gpus() -> list[Gpu]:

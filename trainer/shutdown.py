@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -48,6 +49,17 @@ class AnyOf:
     def is_set(self) -> bool:
         """Return whether one of them is set."""
         return any(stop.is_set() for stop in self._stops)
+
+
+class Deadline:
+    """A stop flag that is set so many seconds after it was made; never where there is no limit."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    def is_set(self) -> bool:
+        """Return whether the time is over."""
+        return self._end is not None and time.monotonic() >= self._end
 
 
 class Orphaned:

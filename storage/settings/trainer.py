@@ -38,6 +38,9 @@ class TrainerSettings(Section):
     """Utilisation of the GPU up to which a run may begin (NVML)."""
     slice_ms: float = Field(default=50.0, gt=0)
     """With spare, a step of training is cut into slices of so long, and others are looked for after each."""
+    turn_seconds: float | None = Field(default=None, gt=0)
+    """A turn over the drafts that takes longer is stopped between two batches, and its run's requests go back; one that
+    does not end in another 30 s is killed. None: no limit."""
     seconds_per_hour: float | None = Field(default=None, ge=0)
     """Seconds of training in any hour, of all workers of the store; None: no limit."""
     never_more_than_saved: bool = False

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from osd.kernels.host import give_back
 from storage.errors import OsdError, SchemaOutdated
 from storage.settings import Settings
-from trainer.shutdown import AnyOf, Stop, stop_on_signals
+from trainer.shutdown import AnyOf, Deadline, Stop, stop_on_signals
 
 if TYPE_CHECKING:
     from trainer.worker.schedule import TrainingSchedule
@@ -59,6 +59,7 @@ class TrainingProcess:
 
         Called in the training process.
         """
+        signal.signal(signal.SIGTERM, _leave)
         self._ended = time.monotonic()
         threading.Thread(target=self._watch_over, name="osd-fallback", daemon=True).start()
 
@@ -79,7 +80,7 @@ class TrainingProcess:
         with self._busy:
             try:
                 turns = self._opened()
-                turns.stop = stop
+                turns.stop = AnyOf(stop, Deadline(self.settings.trainer.turn_seconds))
                 turns.store.db.require_current_schema()
                 return len(turns.take())
             except SchemaOutdated as error:
@@ -98,6 +99,11 @@ class TrainingProcess:
             self._turns = open_turns(self.settings, self.stop, self.draft)
             self._turns.report.begin()
         return self._turns
+
+
+def _leave(*_: object) -> None:
+    """End the idle training process in order: what it holds of the pool's locks, its parent waits for."""
+    raise SystemExit(0)
 
 
 def open_turns(settings: Settings, stop: Stop, draft: str | None) -> TrainingSchedule:

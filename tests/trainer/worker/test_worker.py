@@ -71,6 +71,16 @@ def test_a_worker_stopped_in_mid_training_gives_its_requests_back_at_once(
     assert drafted.samples.waiting("default").requests == 12 and drafted.runs.list()[0].result["stopped"]
 
 
+def test_an_idle_worker_whose_whole_group_is_told_to_end_does(
+    drafted: Store, settings: Settings, tmp_path: Path
+) -> None:
+    """As a service manager does it: the training process ends too, and leaves none of the pool's locks taken."""
+    with worker(configured(tmp_path, settings, QUICK)) as process:
+        wait_for(lambda: [t for t in drafted.trainers.list() if t.state is TrainerState.IDLE], process)
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
 def test_a_disk_that_is_full_publishes_nothing_and_what_serves_goes_on(
     store: Store, settings: Settings, tmp_path: Path, all_answers: list[RequestSamples]
 ) -> None:
