@@ -16,6 +16,7 @@ from tests.support.fake_replica import FakeReplica, replica
 QUICK = {
     "OSD_UPSTREAM__CHECK_SECONDS": "0.1", "OSD_SERVER__KEYS_POLL_SECONDS": "0.1", "OSD_ROUTER__POLL_SECONDS": "0.1",
     "OSD_FLEET__HEARTBEAT_SECONDS": "0.1",
+    "OSD_UPSTREAM__CONNECT_SECONDS": "60",  # on a busy machine nobody is late
 }  # fmt: skip
 
 
