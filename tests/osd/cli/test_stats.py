@@ -92,6 +92,11 @@ def test_the_token_that_was_learned_comes_first(osd, served):
     assert osd("stats", "tokens", "--split", "1h", "--before", "v").exit_code == 2
 
 
+def test_runs_say_why_they_began(osd, served):
+    (run, *_) = json.loads(osd("stats", "runs", "--json").stdout)
+    assert run["why"] in ("interval", "age") and run["began"] in osd("stats", "runs").stdout
+
+
 def test_rejections_come_in_three_kinds(osd, served):
     found = json.loads(osd("stats", "rejections", "--json").stdout)
     assert list(found) == ["position", "route", "token"]
