@@ -26,6 +26,9 @@ from trainer.worker.schedule import TrainingSchedule
 
 REQUESTS, EVERY, SETTLED = 3000, 8, 1000
 SERVED = 4
+MASTERS = 2
+"""Versions that may have float32 weights beside those that are served: the current one and the newest."""
+PICTURE = os.environ.get("OSD_PICTURE")  # read here: no such variable reaches a test
 
 
 @dataclass
@@ -79,13 +82,13 @@ def test_the_disk_is_bounded_by_the_policy(tmp_path: Path) -> None:
     print(f"{runs.count(RunState.PUBLISHED)} published of {len(runs)} runs; files {min(settled)} to {max(settled)}")
     assert disk.ever[-1] > 10 * disk.kept[-1], "many came and went"
     assert max(disk.kept) <= 2 * (SERVED + 4)
-    assert max(settled) <= max(disk.kept) * files
+    assert max(settled) <= max(disk.kept) * files + MASTERS
     assert max(settled) - min(settled) <= 3 * files, "a version or two more or less, as candidates are rejected"
 
 
 def draw(disk: Disk, published: int) -> None:
     """Draw what was measured, where somebody wants to see it."""
-    if not (path := os.environ.get("OSD_PICTURE")):
+    if not PICTURE:
         return
     from matplotlib.figure import Figure
 
@@ -100,4 +103,4 @@ def draw(disk: Disk, published: int) -> None:
     beside = right.twinx()
     beside.plot(disk.requests, disk.megabytes, color="C1")
     beside.set(ylabel="megabytes", ylim=(0, None))
-    figure.savefig(path, dpi=120)
+    figure.savefig(PICTURE, dpi=120)
