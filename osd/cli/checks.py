@@ -7,7 +7,9 @@ import os
 import platform
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,19 +20,20 @@ from osd.cli.context import CommandContext
 from osd.cli.finding import BROKEN, OK, WARNING, CheckResult
 from osd.cli.out import counted
 from osd.cli.place_checks import notify, places
+from osd.cli.serving_checks import choices, pair, ports
 from osd.cli.trainer import trainer_command
 from osd.kernels.host import usable_cores
-from osd.server.start import choose_pair
 from storage.distribution import DISTRIBUTION
-from storage.errors import BadSetting, OsdError, SchemaTooNew, WeightsDamaged
+from storage.errors import OsdError, SchemaTooNew, WeightsDamaged
 
 if TYPE_CHECKING:
-    from osd.models.pair import Pair
     from storage.store import Store
 
 LOW_BYTES, TOO_FEW_BYTES = 2e9, 2e8
 PING_SECONDS = 30
 EXTRAS = ("postgres", "redis", "s3")
+SERVE = "serve"
+"""The extra without which `osd serve` does not start."""
 
 
 def python(here: CommandContext) -> Iterator[CheckResult]:
@@ -53,6 +56,16 @@ def packages(here: CommandContext) -> Iterator[CheckResult]:
             needed = f"{found or 'not installed'}, osd needs {requirement.specifier}"
             yield CheckResult(requirement.name, BROKEN, needed, f"pip install '{plain(requirement)}'")
     yield CheckResult("packages", OK, ", ".join(fitting))
+    yield from serving(list(map(Requirement, metadata.requires(DISTRIBUTION) or ())))
+
+
+def serving(requirements: list[Requirement]) -> Iterator[CheckResult]:
+    """Tell which libraries are missing that `osd serve` needs."""
+    own = [one for one in requirements if one.marker and one.marker.evaluate({"extra": SERVE})]
+    missing = [one.name for one in own if not one.marker.evaluate({"extra": ""}) and installed(one.name) is None]  # type: ignore[union-attr]
+    if missing:
+        said = f"osd serve does not start without {', '.join(missing)}"
+        yield CheckResult("serving", WARNING, said, f"pip install '{DISTRIBUTION}[{SERVE}]'")
 
 
 def installed(name: str) -> str | None:
@@ -171,6 +184,22 @@ def sound(store: Store, draft: str) -> CheckResult:
     return CheckResult(f"draft {draft}", OK, f"{current.id}, files sound")
 
 
+def trainers(here: CommandContext) -> Iterator[CheckResult]:
+    """Look for a live trainer: without one nothing is learned."""
+    from storage.access.trainers import TrainerState
+    from storage.store import lay_out
+
+    with suppress(OsdError), lay_out(here.settings) as store:  # the database has a finding of its own
+        known = store.trainers.list() if store.db.check()["current"] else []
+        states = Counter(one.state.value for one in known if one.state is not TrainerState.GONE)
+        said = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        if said:
+            yield CheckResult("trainers", OK, said)
+        else:
+            said = "none lives: what is served is kept, and not learned from"
+            yield CheckResult("trainers", WARNING, said, "osd trainer")
+
+
 def broker(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether the task queue's broker answers, in a process of the trainer, which alone connects to it."""
     command = trainer_command("ping", config=here.config)
@@ -193,68 +222,9 @@ def broker(here: CommandContext) -> Iterator[CheckResult]:
         )
 
 
-def choices(here: CommandContext) -> Iterator[CheckResult]:
-    """Check that the gamma rule and the drafter that the settings name are there, and their own tables are right."""
-    from osd.drafters.factory import require_drafter_kind
-    from osd.gamma import require_rules
-
-    try:
-        require_rules(here.settings.gamma)
-        require_drafter_kind(here.settings)
-    except BadSetting as error:
-        yield CheckResult("settings", BROKEN, str(error), "correct it; docs/extending.md says how others are added")
-
-
-def pair(here: CommandContext) -> Iterator[CheckResult]:
-    """Check whether target and draft load and serve together."""
-    from osd.models.limits import cut_short
-
-    try:
-        names = choose_pair(here.settings.serve, drafter=here.settings.drafters.kind)
-        found = names.load(here.settings.serve)
-        from osd.models.generation_config import generation_config
-
-        generation_config(found, here.settings.serve.generation_config)
-    except OsdError as error:
-        yield CheckResult("pair", BROKEN, str(error), "set serve.target and serve.draft")
-        return
-    yield from trees(found, here.settings.drafters.kind)
-    named = "the one that ships with osd" if names.shipped else f"{names.target} with {names.draft or 'no draft model'}"
-    said = f"{named}: {found.vocab_size} tokens, {found.limit} positions"
-    if reason := cut_short(found.target.module.config):
-        said += f" ({reason})"
-    if found.draft.limit < found.limit:
-        said += f"; the draft drafts up to {found.draft.limit}"
-    yield CheckResult("pair", OK, said)
-    yield from weights_held(found)
-
-
-def weights_held(pair: Pair) -> Iterator[CheckResult]:
-    """Tell what the weights take in memory, beside their files."""
-    from osd.models.target_only import has_draft
-    from osd.models.weight_memory import files_bytes, weights_in_memory
-
-    for what, model in [("target", pair.target), ("draft", pair.draft)][: 1 + has_draft(pair)]:
-        held, files = weights_in_memory(model), files_bytes(model)
-        beside = "" if files is None else f", {held / files:.2f} of the {files / 1e6:,.0f} MB of its files"
-        yield CheckResult(f"{what}'s weights", OK, f"{held / 1e6:,.0f} MB in memory{beside}")
-
-
-def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:
-    """Check whether the target can verify draft trees."""
-    from osd.models.tree_check import check_model
-
-    try:
-        check_model(pair.target)
-    except OsdError as error:
-        yield CheckResult(
-            "trees", WARNING if drafter == "causal" else BROKEN, str(error), "leave drafters.kind at causal"
-        )
-        return
-    yield CheckResult("trees", OK, "the target checks drafts that branch")
-
-
-CHECKS = (python, packages, settings, device, disk, database, places, notify, weights, broker, choices, pair)
+CHECKS = (
+    python, packages, settings, device, disk, database, places, notify, weights, broker, trainers, choices, ports, pair
+)  # fmt: skip
 NEED_NO_SETTINGS = (python, packages, settings)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,11 +22,13 @@ class CommandContext:
     """The state that commands share, in ``ctx.obj``; settings are read when first used."""
 
     config: Path | None = None
+    changes: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """What options of the command line say of the settings, by section."""
 
     @cached_property
     def settings(self) -> Settings:
         """The settings. Raises BadSetting."""
-        return load_settings(self.config)
+        return load_settings(self.config, **self.changes)
 
     def drafting(self, kind: str | None) -> Settings:
         """Return the settings, from now on with the drafter ``kind`` that an option of the command line names; None

@@ -2,13 +2,21 @@
 
 import json
 import shutil
+import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file, save_file
 
+from osd.cli import checks
+from osd.cli.context import CommandContext
+from osd.cli.serving_checks import ports
 from osd.server.start import SHIPPED
+from storage import records
+from storage.access.trainers import Trainer
+from storage.settings import load_settings
 
 PARTS = ["python", "packages", "settings", "device", "data directory", "database", "broker", "pair"]
 
@@ -95,3 +103,52 @@ def test_a_newer_database_asks_for_a_newer_osd(osd, data: Path):
     for command in ("check", "upgrade"):
         done = osd("db", command)
         assert done.exit_code == 5 and "Update osd" in done.stderr and "osd db upgrade" not in done.stderr
+
+
+def test_a_pair_of_the_command_line_is_the_one_that_is_tried(osd, tmp_path: Path):
+    found = findings(osd("doctor", "--json", "--target", SHIPPED / "target", "--draft", SHIPPED / "draft"))["pair"]
+    assert found["state"] == "ok" and found["found"].startswith(f"{SHIPPED / 'target'} with {SHIPPED / 'draft'}")
+    wrong = findings(osd("doctor", "--json", "--target", tmp_path, "--draft", SHIPPED / "draft"))["pair"]
+    assert wrong["state"] == "broken" and str(tmp_path) in wrong["found"] and "--target" in wrong["mend"]
+    alone = osd("doctor", "--json", "--target", SHIPPED / "target", "--drafter", "lookup")
+    assert "with no draft model" in findings(alone)["pair"]["found"]
+
+
+def context(**sections) -> CommandContext:
+    made = CommandContext()
+    made.settings = load_settings(**sections)
+    return made
+
+
+def test_a_port_that_is_taken_is_named(data: Path):
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        (found,) = ports(context(server={"port": taken.getsockname()[1], "admin_port": 0}))
+    assert (found.part, found.state) == ("server.port", "warning") and "cannot listen" in found.found
+    assert list(ports(context(server={"port": 0, "admin_port": 0}))) == []
+
+
+def test_a_trainer_that_lives_is_found_and_one_that_is_gone_is_not(filled):
+    here, now = context(storage={"directory": filled.store.directory}), records.now()
+    assert [one.state for one in checks.trainers(here)] == ["warning"]
+    for name, until in (("gone", now - 1), ("here", now + 60)):
+        filled.store.trainers.beat(Trainer(name, "host", 1, now, now, until, {"draft": "default"}))
+    (found,) = checks.trainers(here)
+    assert (found.state, found.found) == ("ok", "1 training")
+
+
+def test_a_library_that_serving_lacks_is_named(monkeypatch):
+    there = checks.installed
+    monkeypatch.setattr(checks, "installed", lambda name: None if name == "uvicorn" else there(name))
+    (found,) = [one for one in checks.packages(CommandContext()) if one.part == "serving"]
+    assert found.state == "warning" and "uvicorn" in found.found and "[serve]" in found.mend
+
+
+def test_a_gpu_that_is_not_there_and_a_disk_that_is_full_are_named(tmp_path: Path, monkeypatch):
+    (found,) = checks.device(context(serve={"device": "cuda"})) if not torch.cuda.is_available() else (None,)
+    assert found is None or (found.state, "auto" in found.mend) == ("broken", True)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 10**8))  # type: ignore[attr-defined]
+    (full,) = checks.disk(context(storage={"directory": tmp_path}))
+    assert full.state == "broken" and "purge" in full.mend
+    monkeypatch.setattr("os.access", lambda *_: False)
+    (nowhere,) = checks.disk(context(storage={"directory": tmp_path / "not ours"}))
+    assert nowhere.state == "broken" and "storage.directory" in nowhere.mend

@@ -1,0 +1,97 @@
+"""The checks of `osd doctor` for what serves: the rules, the ports, and the pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from osd.cli.context import CommandContext
+from osd.cli.finding import BROKEN, OK, WARNING, CheckResult
+from osd.server.process.listen import listen
+from osd.server.start import PairNames, choose_pair, draft_in_store
+from storage.errors import BadSetting, OsdError
+from storage.settings import Settings
+
+if TYPE_CHECKING:
+    from osd.models.pair import Pair
+
+
+def choices(here: CommandContext) -> Iterator[CheckResult]:
+    """Check that the gamma rule and the drafter that the settings name are there, and their own tables are right."""
+    from osd.drafters.factory import require_drafter_kind
+    from osd.gamma import require_rules
+
+    try:
+        require_rules(here.settings.gamma)
+        require_drafter_kind(here.settings)
+    except BadSetting as error:
+        yield CheckResult("settings", BROKEN, str(error), "correct it; docs/extending.md says how others are added")
+
+
+def ports(here: CommandContext) -> Iterator[CheckResult]:
+    """Check whether the addresses are free on which `osd serve` would listen."""
+    server = here.settings.server
+    for key, port in (("server.port", server.port), ("server.admin_port", server.admin_port)):
+        try:
+            listen(server.host, port, key).close()
+        except BadSetting as error:
+            mend = "the server that runs there may be yours (`osd servers list`); else set it, or give --port"
+            yield CheckResult(key, WARNING, str(error), mend)
+
+
+def named_pair(settings: Settings) -> PairNames:
+    """Return the pair that `osd serve` would take: a draft may be named as the store calls it. Raises OsdError."""
+    from storage.store import lay_out
+
+    names = choose_pair(settings.serve, drafter=settings.drafters.kind)
+    with lay_out(settings) as store:
+        return draft_in_store(names, store) if store.db.check()["current"] else names
+
+
+def pair(here: CommandContext) -> Iterator[CheckResult]:
+    """Check whether target and draft load and serve together."""
+    from osd.models.limits import cut_short
+
+    try:
+        names = named_pair(here.settings)
+        found = names.load(here.settings.serve)
+        from osd.models.generation_config import generation_config
+
+        generation_config(found, here.settings.serve.generation_config)
+    except OsdError as error:
+        yield CheckResult("pair", BROKEN, str(error), "set serve.target and serve.draft, or give --target and --draft")
+        return
+    yield from trees(found, here.settings.drafters.kind)
+    named = "the one that ships with osd" if names.shipped else f"{names.target} with {names.draft or 'no draft model'}"
+    said = f"{named}: {found.vocab_size} tokens, {found.limit} positions"
+    if reason := cut_short(found.target.module.config):
+        said += f" ({reason})"
+    if found.draft.limit < found.limit:
+        said += f"; the draft drafts up to {found.draft.limit}"
+    yield CheckResult("pair", OK, said)
+    yield from weights_held(found)
+
+
+def weights_held(pair: Pair) -> Iterator[CheckResult]:
+    """Tell what the weights take in memory, beside their files."""
+    from osd.models.target_only import has_draft
+    from osd.models.weight_memory import files_bytes, weights_in_memory
+
+    for what, model in [("target", pair.target), ("draft", pair.draft)][: 1 + has_draft(pair)]:
+        held, files = weights_in_memory(model), files_bytes(model)
+        beside = "" if files is None else f", {held / files:.2f} of the {files / 1e6:,.0f} MB of its files"
+        yield CheckResult(f"{what}'s weights", OK, f"{held / 1e6:,.0f} MB in memory{beside}")
+
+
+def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:
+    """Check whether the target can verify draft trees."""
+    from osd.models.tree_check import check_model
+
+    try:
+        check_model(pair.target)
+    except OsdError as error:
+        yield CheckResult(
+            "trees", WARNING if drafter == "causal" else BROKEN, str(error), "leave drafters.kind at causal"
+        )
+        return
+    yield CheckResult("trees", OK, "the target checks drafts that branch")
