@@ -53,7 +53,8 @@ def run(folder: Path, seconds: float, seed: int, mean: float) -> dict[str, Any]:
         over.set()
         for replica in made.replicas:
             until(replica.delivered, PATIENCE)
-        again = [stream(made.replicas[0], one.prompt, clients.most).tokens for one in clients.answers[:COMPARED]]
+        first = clients.answers[:COMPARED]
+        again = [stream(made.replicas[0], one.prompt, clients.most, learn=False).tokens for one in first]
         changed = sum(now != one.tokens for now, one in zip(again, clients.answers, strict=False))
         return _found(made.store, clients, seen.result(), changed, killed)
 

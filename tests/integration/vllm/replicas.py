@@ -89,6 +89,7 @@ class Replica(Restartable):
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else the threads of all replicas are bound to the first core
             "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
         }  # fmt: skip
+        self._spool = folder / f"spool-{name}"
         super().__init__(name, words, folder / f"{name}.log", own | variables)
 
     def up(self) -> bool:
@@ -114,9 +115,14 @@ class Replica(Restartable):
             return dict(json.load(answer)["harvest"])
 
     def delivered(self) -> bool:
-        """Return whether every answer was handed over, or dropped and counted."""
+        """Return whether every answer was handed over, or dropped and counted. What a killed process had spooled counts
+        as sent by the next one, so that this alone is looked at where nothing changes any more."""
         counts = self.harvest()
-        return counts.get("sent", 0) + counts.get("dropped", 0) == counts.get("taken", 0)
+        settled = counts.get("sent", 0) + counts.get("dropped", 0) >= counts.get("taken", 0)
+        if not settled or any(self._spool.glob("*.json.gz")):
+            return False
+        time.sleep(1.0)  # longer than an answer waits for others
+        return self.harvest() == counts
 
 
 def osd_process(name: str, config: Path, folder: Path) -> Restartable:
@@ -145,10 +151,14 @@ class Streamed:
         return [(b, b - a) for a, b in pairwise(self.times)]
 
 
-def stream(replica: Replica, prompt: Tokens, most: int, route: str | None = None) -> Streamed:
-    """Stream a greedy answer. Raises OSError, HTTPException or ValueError for one that is not whole."""
+def stream(
+    replica: Replica, prompt: Tokens, most: int, route: str | None = None, *, learn: bool = True
+) -> Streamed:
+    """Stream a greedy answer; ``learn``: whether it may be harvested. Raises OSError, HTTPException or ValueError for
+    one that is not whole."""
     body = {"prompt": list(prompt), "max_tokens": most, "temperature": 0, "stream": True, "return_token_ids": True}
     headers = {"Content-Type": "application/json"} | ({"X-OSD-Route": route} if route else {})
+    headers |= {} if learn else {"X-OSD-Learn": "false"}
     request = urllib.request.Request(replica.url + "/v1/completions", json.dumps(body).encode(), headers)
     began, ended = time.monotonic(), False
     tokens: list[int] = []

@@ -111,6 +111,7 @@ def test_two_publishers_take_turns_by_a_lease(pair: World) -> None:
 def test_a_version_is_tried_on_one_replica_and_a_worse_one_taken_back(pair: World) -> None:
     for replica in pair.replicas:
         pair.add(replica, "sql")
+    pair.teach("sql", *pair.replicas)
     good = pair.store.versions.current("sql").id
     worse = pair.stage("sql", pair.good, noise=2.0)
     digest = weights_digest(pair.store.versions.folder(pair.store.versions.get(worse)))
@@ -136,6 +137,7 @@ def test_a_version_is_tried_on_one_replica_and_a_worse_one_taken_back(pair: Worl
 def test_two_replicas_with_a_draft_each_and_a_route_each(pair: World) -> None:
     first, second = pair.replicas
     pair.add(first, "sql")
+    pair.teach("sql", first)
     pair.add(second, "sums")
     sums = pair.stage("sums", pair.good)
     pair.store.versions.promote(sums)

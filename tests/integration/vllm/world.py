@@ -71,6 +71,16 @@ class World:
         serving = self.store.versions.serving(current.draft).get(replica.name)
         return serving == current.id and replica.serves() == weights_digest(self.store.versions.folder(current))
 
+    def teach(self, draft: str, *replicas: Replica) -> None:
+        """Have these replicas, and no others, draft with the trained draft, unless a later version than number 0 serves
+        already."""
+        if self.store.versions.current(draft).number == 0:
+            version = self.stage(draft, self.good)
+            self.store.versions.promote(version)
+            until(lambda: self.store.canaries.list(draft), PATIENCE)
+            self.store.versions.promote(version)  # by hand, for all
+        until(lambda: all(self.settled(replica, draft) for replica in replicas), PATIENCE)
+
     def stage(self, draft: str, folder: Path, noise: float = 0.0) -> str:
         """Enter a version with the folder's weights, with noise in units of each tensor's own spread; return its id."""
 
