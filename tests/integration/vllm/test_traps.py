@@ -128,7 +128,7 @@ def test_a_prefix_that_another_version_has_read_is_read_anew(vllm: Serving, trai
     ("what", "change"),
     [
         ("not finite", lambda tensors: tensors["model.norm.weight"].view(-1)[:1].fill_(float("nan"))),
-        ("has loaded has", lambda tensors: tensors.update({"model.norm.weight": torch.ones(3)})),
+        ("that is loaded has", lambda tensors: tensors.update({"model.norm.weight": torch.ones(3)})),
         ("model.more.weight", lambda tensors: tensors.update({"model.more.weight": torch.ones(3)})),
         ("missing", lambda tensors: tensors.pop("model.norm.weight")),
     ],
