@@ -123,9 +123,7 @@ def start(stack: ExitStack, here: CommandContext, names: PairNames, *, learn: bo
     if store is None:
         from osd.engine.engine import Engine
 
-        engine = Engine(pair, here.settings)
-        engine.probe()
-        return engine
+        return Engine(pair, here.settings)
     from osd.engine.session import serving
 
     return stack.enter_context(serving(pair, here.settings, store))

@@ -25,6 +25,7 @@ from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, Signal
 from osd.gamma.costs.model import nearly
 from osd.gamma.factory import make_controller
+from osd.gamma.goodput.compiled import COMPILER
 from osd.gamma.planner import GammaPlanner
 from osd.models.pair import Model, Pair
 from osd.sequence import Completion
@@ -154,13 +155,13 @@ class CountedCosts(CostModel):
             self._everyone.unread = self.unread
             self._everyone.observe_draft(batch, steps, ms)
 
-    def observe_verify(self, batch: int, tokens: int, ms: float, context: int = 0) -> None:
+    def observe_verify(self, batch: int, tokens: int, ms: float) -> None:
         """See :class:`~osd.gamma.costs.model.CostModel`."""
-        super().observe_verify(batch, tokens, ms, context)
+        super().observe_verify(batch, tokens, ms)
         self.by_kind.target_passes += 1
         self.by_kind.clock_ms += ms
         if batch == self._whole:
-            self._everyone.observe_verify(batch, tokens, ms, context)
+            self._everyone.observe_verify(batch, tokens, ms)
         if self.timed:
             steps, unread = self._drafted
             self.by_kind.add(f"{batch},{steps},{nearly(tokens)},{unread}", self.timed)
@@ -184,6 +185,7 @@ class Contest:
     ) -> None:  # fmt: skip
         """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).
         ``traces``: the greedy text of each of them, in the same order, for the oracle."""
+        COMPILER.wait()
         wait_for_compiled()
         self.pair, self.plan = pair, plan
         self.costs = CostModel()
@@ -247,9 +249,7 @@ class Contest:
 
     def lodger(self, setting: GammaSetting, entrant: Entrant) -> Lodger:
         """A new lodger."""
-        costs, engine = CountedCosts(self.costs, setting.batch), self.engine(setting)
-        engine.costs = costs
-        engine.probe()
+        costs = CountedCosts(self.costs, setting.batch)
         return Lodger(costs, Timed(self.controller(setting, entrant, costs)))
 
     def lodger_of(self, setting: GammaSetting, entrant: Entrant) -> Lodger:

@@ -60,9 +60,7 @@ class Replay:
                 return OracleController(traces, deepest)
             return make_controller(gamma, costs, entrant.name)
 
-        simulator = Simulator(make, self.table, batch=setting.batch)
-        simulator.probe()
-        return simulator.run(traces)
+        return Simulator(make, self.table, batch=setting.batch).run(traces)
 
 
 def plan_of(recording: Recording, plan: GammaPlan) -> GammaPlan:
