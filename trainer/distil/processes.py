@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 import torch
 from torch import nn
@@ -30,22 +30,11 @@ from trainer.distil.collate import device_of
 from trainer.distil.distil import Between, Distilled, DistilProgress, distil
 from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import moments_of, resume
+from trainer.distil.rank_files import RankTask, read_result, write_task
 from trainer.distil.step import NotFinite
 
-JOB, RESULT = "job.pt", "result.pt"
 LOOK_SECONDS = 0.5
 """Seconds between looks whether the processes live, while a step is computed."""
-
-
-class Job(NamedTuple):
-    """What the processes are to do."""
-
-    model: nn.Module
-    samples: Sequence[RequestSamples]
-    learn: LearnSettings
-    moments: Any
-    """Of an optimizer that goes on; None for a fresh one."""
-    shard: bool
 
 
 def distil_as_set(
@@ -76,13 +65,13 @@ def distil_in_processes(
         folder = Path(name)
         moments = moments_of(optimizer) if optimizer.state else None
         _move(model, torch.device("cpu"))
-        torch.save(Job(model, samples, learn, moments, shard and learn.method == "full"), folder / JOB)
+        write_task(folder, RankTask(model, samples, learn, moments, shard and learn.method == "full"))
         with _started(folder, places) as ranks:
             done = ranks.conduct(between, keep)
-        result = torch.load(folder / RESULT, weights_only=True)
-    _take_over(model, result["weights"])
+        weights, moments = read_result(folder)
+    _take_over(model, weights)
     _move(model, device)
-    resume(optimizer, result["moments"])
+    resume(optimizer, moments)
     return done
 
 

@@ -22,8 +22,8 @@ from torch import nn
 
 from osd.models.lora.tied import tie
 from trainer.distil.distil import Distilled, DistilProgress, distil
-from trainer.distil.optimizer import adamw, moments_of
-from trainer.distil.processes import JOB, RESULT, Job
+from trainer.distil.optimizer import Moments, adamw, moments_of
+from trainer.distil.rank_files import RankTask, read_task, write_result
 from trainer.distil.sharded import shard, trained_state
 from trainer.distil.step import Alone, Losses, NotFinite
 
@@ -56,23 +56,25 @@ def main(folder: Path, device: str, out: TextIO) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # who started this ends it
     accelerator = _joined(folder, cpu=device == "cpu")
-    job: Job = torch.load(folder / JOB, map_location="cpu", mmap=True, weights_only=False)
+    job = read_task(folder)
 
     def tell(facts: dict[str, Any]) -> None:
         if accelerator.is_main_process:
             print(json.dumps(facts), file=out, flush=True)
 
     try:
-        done, result = _distil(job, accelerator, tell)
+        done, weights, moments = _distil(job, accelerator, tell)
     except NotFinite as error:
         return tell({"not_finite": str(error)})
     if accelerator.is_main_process:
-        torch.save(result, folder / RESULT)
+        write_result(folder, weights, moments)
     torch.distributed.destroy_process_group()
     tell(asdict(done))
 
 
-def _distil(job: Job, accelerator: Accelerator, tell: Callable[[dict[str, Any]], None]) -> tuple[Distilled, Any]:
+def _distil(
+    job: RankTask, accelerator: Accelerator, tell: Callable[[dict[str, Any]], None]
+) -> tuple[Distilled, dict[str, torch.Tensor], Moments]:
     """Distil; return what is told of it, and the weights and moments, whole. Raises NotFinite."""
     if job.shard:
         shard(job.model, accelerator.device, accelerator.num_processes)
@@ -87,7 +89,7 @@ def _distil(job: Job, accelerator: Accelerator, tell: Callable[[dict[str, Any]],
 
     together = Together(accelerator, shards=job.shard)
     done = distil(job.model, job.samples, job.learn, between, optimizer=optimizer, together=together)
-    return done, {"weights": trained_state(job.model), "moments": moments_of(optimizer)}
+    return done, trained_state(job.model), moments_of(optimizer)
 
 
 def _joined(folder: Path, *, cpu: bool) -> Accelerator:

@@ -39,7 +39,7 @@ class Drainable(Protocol):
         """Stop listening; with ``force`` without waiting for answers."""
 
 
-class Drain:
+class ServerDrain:
     """The end of a server that lives for ``seconds`` after it was told."""
 
     def __init__(self, server: Drainable, seconds: float) -> None:

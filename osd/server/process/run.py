@@ -21,7 +21,7 @@ from osd.server.exposition import Exposition
 from osd.server.http.ring import KeyRing
 from osd.server.meters import Meters
 from osd.server.metrics.engine import EngineCollector
-from osd.server.process.drain import POLL_SECONDS, Drain
+from osd.server.process.drain import POLL_SECONDS, ServerDrain
 from osd.server.process.engine_thread import EngineThread
 from osd.server.process.front import FAILED, Front
 from osd.server.process.host import Host
@@ -56,7 +56,7 @@ class Running:
         self.host.measure = self.exposition.whole
         snapshots = Snapshots(self.host, engine_facts(self.host))
         self.admin = listener(make_admin(self.host, snapshots, inside_of(self.host)))
-        self.drain = Drain(self, settings.server.drain_seconds)
+        self.drain = ServerDrain(self, settings.server.drain_seconds)
         self._front_listens = asyncio.Event()
 
     async def serve(self, ports: Ports, ready: Callable[[], None]) -> int:

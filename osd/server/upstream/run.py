@@ -18,7 +18,7 @@ from osd.server.http.errors import ServerStopped
 from osd.server.http.ring import KeyRing
 from osd.server.meters import Meters
 from osd.server.metrics.upstream import UpstreamCollector
-from osd.server.process.drain import POLL_SECONDS, Drain
+from osd.server.process.drain import POLL_SECONDS, ServerDrain
 from osd.server.process.listen import Ports, url
 from osd.server.process.listener import listener, serve_leading
 from osd.server.process.snapshot import Snapshots
@@ -51,7 +51,7 @@ class UpstreamRunning:
         admin = make_admin(host, Snapshots(host, self._facts), inside)
         admin.include_router(replicas)
         self.admin = listener(admin)
-        self.drain = Drain(self, host.settings.server.drain_seconds)
+        self.drain = ServerDrain(self, host.settings.server.drain_seconds)
         loop = asyncio.get_running_loop()
         self.presence = Presence(
             host.store, host.settings.fleet, f"{socket.gethostname()}:{os.getpid()}", url(ports.api), host.pool,
