@@ -2,13 +2,15 @@
 
 The quantities of the paper for one request: α, the chance that a drafted token is accepted; a, milliseconds of a pass
 of the draft; b(γ), milliseconds of the target's pass over γ drafted tokens; L tokens in n rounds, each of which drafts
-d and yields ρ · d, so that L = d · n · ρ (Eq. 8).
+d and yields ρ · d, so that L = d · n · ρ (Eq. 8). A round brings 1 + α + … + α^γ tokens in the mean (Eqs. 1, 9).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from storage.insights.round_length import tokens_per_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +30,6 @@ class BestThroughput:
     tokens_per_s: float
     gamma: int
     """The draft length that achieves it; 0 where not speculating is best."""
-
-
-def tokens_per_round(alpha: float, gamma: int) -> float:
-    """Return Σ_{i ≤ γ} α^i = (1 − α^{γ+1}) ÷ (1 − α), the expected tokens of a round, the target's included (Eqs. 1,
-    9)."""
-    power = total = 1.0
-    for _ in range(gamma):
-        power *= alpha
-        total += power
-    return total
 
 
 def best_pace(alpha: float, costs: Costs) -> BestThroughput:

@@ -1,8 +1,8 @@
 """When a run is due: after a fixed number of requests, or, with ``learn.interval_requests = "auto"``, when it pays.
 
 The last runs gained g of acceptance from each request that they learned from, and a unit of acceptance saves s seconds
-of a request's decoding (:func:`storage.insights.payback.shortening`). While n requests wait, m are served; the i-th of
-them could have had the gain of those before it. So waiting has cost
+of a request's decoding (:mod:`storage.insights.round_length`). While n requests wait, m are served; the i-th of them
+could have had the gain of those before it. So waiting has cost
 
     g n s · m ÷ 2   seconds of decoding,
 
@@ -24,16 +24,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from scipy.special import stdtrit
-
-from storage.insights.interval import Rate, rate
-from storage.insights.payback import shortening
+from storage.insights.interval import difference, rate
+from storage.insights.round_length import saved_share
 from storage.insights.traffic import judged_requests, traffic
 from storage.names import draft_of
 from storage.records import RunState, TrainingRun
 from storage.routes.proposals import ProposalKind
 from storage.run_reason import BEGAN, RunReason
-from storage.settings import GateSettings, Settings
+from storage.settings import Settings
 from storage.store import Store
 
 RUNS = 50
@@ -143,7 +141,7 @@ def _pays(store: Store, draft: str, history: Learning, waiting: int) -> RunReaso
     served, lately = traffic(store.db, draft, history.since), traffic(store.db, draft, history.last)
     if served.alpha is None or not served.requests or not history.requests:
         return None
-    saving = served.seconds / served.requests * shortening(served.alpha, served.drafted / served.rounds)
+    saving = served.seconds / served.requests * saved_share(served.alpha, served.drafted / served.rounds)
     lost = history.gain / history.requests * waiting * saving * lately.requests / 2
     if lost < history.seconds:
         return None
@@ -159,16 +157,8 @@ def _drifted(store: Store, settings: Settings, draft: str, history: Learning) ->
     newest = settings.gate.watch_requests
     found = judged_requests(store.db, draft, history.since, newest + settings.learn.max_requests)
     now = [bucket for at, bucket in found[:newest] if at >= history.last]
-    return _fell(rate([bucket for _, bucket in found[len(now) :]]), rate(now), settings.gate)
-
-
-def _fell(before: Rate, now: Rate, gate: GateSettings) -> RunReason | None:
-    """Return that acceptance fell by more than chance explains (Welch, one-sided); None where it did not."""
-    if before.value is None or now.value is None or before.variance is None or now.variance is None:
+    before, after = rate([bucket for _, bucket in found[len(now) :]]), rate(now)
+    span = difference(before, after, 2 * settings.gate.watch_confidence - 1)  # two-sided: its upper end alone counts
+    if span is None or span.high >= 0:
         return None
-    variance = before.variance + now.variance
-    freedom = sum(side.variance**2 / side.freedom for side in (before, now) if side.variance)
-    width = float(stdtrit(variance**2 / freedom, gate.watch_confidence)) * math.sqrt(variance) if variance else 0.0
-    if before.value - now.value <= width:
-        return None
-    return RunReason("drift", f"acceptance fell from {before.value:.3f} to {now.value:.3f}")
+    return RunReason("drift", f"acceptance fell from {before.value:.3f} to {after.value:.3f}")

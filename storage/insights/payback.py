@@ -1,16 +1,13 @@
-"""What learning saves: the decoding time of a round does not depend on acceptance, the tokens that it brings do.
-
-With γ drafted tokens of which each is accepted with chance α, a round brings L(α) = 1 + α + … + α^γ tokens (Leviathan
-et al., Equation 1). So traffic that took s seconds at α would have taken s L(α) ÷ L(α − g) without a gain of g.
-"""
+"""What learning saves: traffic that took s seconds at acceptance α would have taken s L(α) ÷ L(α − g) without a gain of
+g (L: :mod:`storage.insights.round_length`)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from storage import records
+from storage.insights.round_length import tokens_per_round
 from storage.insights.runs import totals
 from storage.names import head_of
 from storage.outcomes.outcome_window import EVERYTHING, Window
@@ -36,19 +33,6 @@ class PayBack:
         """Seconds until it has paid for itself at this pace; 0 where it has, None where it will not."""
         owed = self.cost_seconds - self.learned_seconds
         return 0.0 if owed <= 0 else owed / self.pace if self.pace > 0 else None
-
-
-def round_length(alpha: float, gamma: float) -> float:
-    """Return L(α), the mean number of tokens that a round brings."""
-    return gamma + 1 if alpha >= 1 else (1 - math.pow(alpha, gamma + 1)) / (1 - alpha)
-
-
-def shortening(alpha: float, gamma: float) -> float:
-    """Return L′(α) ÷ L(α), the share of decoding time that a unit of acceptance saves at the margin."""
-    if alpha >= 1:
-        return gamma / 2
-    length = round_length(alpha, gamma)
-    return (length - (gamma + 1) * math.pow(alpha, gamma)) / (1 - alpha) / length
 
 
 def pay_backs(store: Store) -> list[PayBack]:
@@ -95,4 +79,4 @@ def _saved_by(row: AcceptanceRow, gain: float) -> float:
         return 0.0
     gamma, seconds = row.drafted / row.rounds, (row.draft_ms + row.verify_ms) / 1000
     before = min(1.0, max(0.0, row.alpha - gain))
-    return seconds * (round_length(row.alpha, gamma) / round_length(before, gamma) - 1)
+    return seconds * (tokens_per_round(row.alpha, gamma) / tokens_per_round(before, gamma) - 1)

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from router.throughput import Costs, best_pace, larger_pays, throughput, tokens_per_round
+from router.throughput import Costs, best_pace, larger_pays, throughput
+from storage.insights.round_length import tokens_per_round
 
 COSTS = Costs(0.5, [3.2 + 0.12 * gamma for gamma in range(13)])
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.insights.payback import pay_backs, round_length, shortening
+from storage.insights.payback import pay_backs
+from storage.insights.round_length import saved_share, tokens_per_round
 from storage.records import RunState
 from storage.store import Store
 from tests.storage.conftest import Clock
@@ -16,12 +17,12 @@ from tests.storage.make import add_root, outcome, samples, write_weights
 
 
 @given(st.floats(0, 1), st.integers(0, 12))
-def test_the_length_of_a_round_is_a_sum_and_shortening_its_slope(alpha: float, gamma: int) -> None:
+def test_the_length_of_a_round_is_a_sum_and_what_is_saved_its_slope(alpha: float, gamma: int) -> None:
     length = sum(alpha**i for i in range(gamma + 1))
     slope = sum(i * alpha ** (i - 1) for i in range(1, gamma + 1))
-    assert round_length(alpha, gamma) == pytest.approx(length, rel=1e-6)
+    assert tokens_per_round(alpha, gamma) == pytest.approx(length, rel=1e-6)
     if alpha < 0.999 or alpha == 1:  # between them 0 ÷ 0 comes near
-        assert shortening(alpha, gamma) == pytest.approx(slope / length, rel=1e-6, abs=1e-9)
+        assert saved_share(alpha, gamma) == pytest.approx(slope / length, rel=1e-6, abs=1e-9)
 
 
 def test_training_has_paid_for_itself_when_its_gains_have_saved_what_it_cost(
