@@ -23,7 +23,7 @@ from osd.cli.place_checks import notify, places
 from osd.cli.serving_checks import choices, pair, ports
 from osd.cli.trainer import trainer_command
 from osd.kernels.host import usable_cores
-from storage.distribution import DISTRIBUTION
+from storage.distribution import DISTRIBUTION, install_extra
 from storage.errors import OsdError, SchemaTooNew, WeightsDamaged
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def python(here: CommandContext) -> Iterator[CheckResult]:
 def packages(here: CommandContext) -> Iterator[CheckResult]:
     """Check osd's libraries, and the installed ones of its extras, against the required versions."""
     fitting: list[str] = []
-    for requirement in filter(serves, map(Requirement, metadata.requires(DISTRIBUTION) or ())):
+    requirements = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or ()]
+    for requirement in filter(serves, requirements):
         found = installed(requirement.name)
         if found is None and requirement.marker:
             continue
@@ -56,16 +57,9 @@ def packages(here: CommandContext) -> Iterator[CheckResult]:
             needed = f"{found or 'not installed'}, osd needs {requirement.specifier}"
             yield CheckResult(requirement.name, BROKEN, needed, f"pip install '{plain(requirement)}'")
     yield CheckResult("packages", OK, ", ".join(fitting))
-    yield from serving(list(map(Requirement, metadata.requires(DISTRIBUTION) or ())))
-
-
-def serving(requirements: list[Requirement]) -> Iterator[CheckResult]:
-    """Tell which libraries are missing that `osd serve` needs."""
-    own = [one for one in requirements if one.marker and one.marker.evaluate({"extra": SERVE})]
-    missing = [one.name for one in own if not one.marker.evaluate({"extra": ""}) and installed(one.name) is None]  # type: ignore[union-attr]
-    if missing:
+    if missing := [one.name for one in requirements if is_of(SERVE, one) and installed(one.name) is None]:
         said = f"osd serve does not start without {', '.join(missing)}"
-        yield CheckResult("serving", WARNING, said, f"pip install '{DISTRIBUTION}[{SERVE}]'")
+        yield CheckResult("serving", WARNING, said, install_extra(SERVE))
 
 
 def installed(name: str) -> str | None:
@@ -80,6 +74,12 @@ def serves(requirement: Requirement) -> bool:
     """Return whether osd needs or may use it at run time, unlike those for tests and lint."""
     marker = requirement.marker
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *EXTRAS))
+
+
+def is_of(extra: str, requirement: Requirement) -> bool:
+    """Return whether the library is one of an extra's, and not of those without which osd is not installed."""
+    marker = requirement.marker
+    return marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
 
 
 def plain(requirement: Requirement) -> str:
@@ -163,12 +163,11 @@ def database(here: CommandContext) -> Iterator[CheckResult]:
 
 def weights(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether the files of every draft's current version are what was published."""
-    from storage.store import lay_out
-
     try:
-        with lay_out(here.settings) as store:  # open_store would create the folder
-            drafts = {version.draft for version in store.versions.list()} if store.db.check()["current"] else set()
-            for draft in sorted(drafts):
+        with here.store_as_it_is() as store:
+            if store is None:
+                return
+            for draft in sorted({version.draft for version in store.versions.list()}):
                 yield sound(store, draft)
     except OsdError as error:
         yield CheckResult("weights", BROKEN, str(error))
@@ -187,10 +186,9 @@ def sound(store: Store, draft: str) -> CheckResult:
 def trainers(here: CommandContext) -> Iterator[CheckResult]:
     """Look for a live trainer: without one nothing is learned."""
     from storage.access.trainers import TrainerState
-    from storage.store import lay_out
 
-    with suppress(OsdError), lay_out(here.settings) as store:  # the database has a finding of its own
-        known = store.trainers.list() if store.db.check()["current"] else []
+    with suppress(OsdError), here.store_as_it_is() as store:  # the database has a finding of its own
+        known = store.trainers.list() if store else []
         states = Counter(one.state.value for one in known if one.state is not TrainerState.GONE)
         said = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         if said:

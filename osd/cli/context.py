@@ -23,7 +23,7 @@ class CommandContext:
 
     config: Path | None = None
     changes: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """What options of the command line say of the settings, by section."""
+    """What options of the command line say of the settings, by section; said before settings are first used."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -34,7 +34,7 @@ class CommandContext:
         """Return the settings, from now on with the drafter ``kind`` that an option of the command line names; None
         names none. Raises BadSetting."""
         if kind is not None:
-            self.settings = load_settings(self.config, drafters={"kind": kind})
+            self.changes = {**self.changes, "drafters": {"kind": kind}}
         return self.settings
 
     @contextmanager
@@ -49,6 +49,16 @@ class CommandContext:
                 yield store
         finally:
             store.close()
+
+
+    @contextmanager
+    def store_as_it_is(self) -> Iterator[Store | None]:
+        """Yield the store without making or changing anything; None where there is none yet, or of another schema.
+        Raises StoreError where the database does not answer."""
+        from storage.store import lay_out
+
+        with lay_out(self.settings) as store:
+            yield store if store.db.check()["current"] else None
 
 
 def surroundings(ctx: typer.Context) -> CommandContext:

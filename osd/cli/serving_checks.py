@@ -10,7 +10,6 @@ from osd.cli.finding import BROKEN, OK, WARNING, CheckResult
 from osd.server.process.listen import listen
 from osd.server.start import PairNames, choose_pair, draft_in_store
 from storage.errors import BadSetting, OsdError
-from storage.settings import Settings
 
 if TYPE_CHECKING:
     from osd.models.pair import Pair
@@ -39,13 +38,11 @@ def ports(here: CommandContext) -> Iterator[CheckResult]:
             yield CheckResult(key, WARNING, str(error), mend)
 
 
-def named_pair(settings: Settings) -> PairNames:
+def named_pair(here: CommandContext) -> PairNames:
     """Return the pair that `osd serve` would take: a draft may be named as the store calls it. Raises OsdError."""
-    from storage.store import lay_out
-
-    names = choose_pair(settings.serve, drafter=settings.drafters.kind)
-    with lay_out(settings) as store:
-        return draft_in_store(names, store) if store.db.check()["current"] else names
+    names = choose_pair(here.settings.serve, drafter=here.settings.drafters.kind)
+    with here.store_as_it_is() as store:
+        return draft_in_store(names, store) if store else names
 
 
 def pair(here: CommandContext) -> Iterator[CheckResult]:
@@ -53,7 +50,7 @@ def pair(here: CommandContext) -> Iterator[CheckResult]:
     from osd.models.limits import cut_short
 
     try:
-        names = named_pair(here.settings)
+        names = named_pair(here)
         found = names.load(here.settings.serve)
         from osd.models.generation_config import generation_config
 
