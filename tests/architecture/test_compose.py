@@ -106,6 +106,35 @@ def test_vllm_is_started_with_what_the_plugin_has(monkeypatch: pytest.MonkeyPatc
     assert copied == ["osd/engines/vllm"] and all((plugin / path).is_file() for path in shared["force-include"])
 
 
+def test_every_process_that_answers_can_be_asked_how_it_is() -> None:
+    services = COMPOSE["compose.yaml"]["services"]
+    asked = {name for name, one in services.items() if "healthcheck" in one}
+    assert {"postgres", "redis", "server", "prometheus"} <= asked
+    command = services["server"]["healthcheck"]["test"]
+    compile(command[-1], "healthcheck", "exec")
+    assert command[:3] == ["CMD", "python", "-c"] and f":{load_settings().server.port}/health" in command[-1]
+
+
+def test_servers_are_scraped_as_the_page_says_and_grafana_asks_who_scrapes() -> None:
+    file = COMPOSE["compose.yaml"]
+    services, config = file["services"], yaml.safe_load((MONITORING / "prometheus-servers.yml").read_text())
+    page = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "watching.md").read_text(), re.DOTALL)[0]
+    told = {job["job_name"]: job for job in yaml.safe_load(page)["scrape_configs"]}
+    ports = {"metrics": 9464, "server": load_settings().server.port}
+    for job in config["scrape_configs"]:
+        (host, port) = job["static_configs"][0]["targets"][0].split(":")
+        assert int(port) == ports[host] and host in services
+        assert job.get("metric_relabel_configs") == told[job["job_name"]].get("metric_relabel_configs")
+    (key,) = [job["authorization"]["credentials_file"] for job in config["scrape_configs"] if "authorization" in job]
+    assert key.removeprefix("/run/secrets/") in services["prometheus"]["secrets"] == [*file["secrets"]]
+    assert file["secrets"]["metrics_key"] == {"environment": "METRICS_KEY"}
+    mounted = dict(one.split(":")[:2] for name in ("prometheus", "grafana") for one in services[name]["volumes"])
+    assert mounted["./docs/monitoring/prometheus-servers.yml"] == "/etc/prometheus/prometheus.yml"
+    assert config["rule_files"] == [mounted["./docs/monitoring/alerts.yml"]]
+    (source,) = yaml.safe_load((MONITORING / "grafana-servers.yml").read_text())["datasources"]
+    assert source["type"] == "prometheus" and source["url"] == "http://prometheus:9090"
+
+
 def test_prometheus_scrapes_what_listens_and_grafana_has_our_dashboard() -> None:
     services = COMPOSE["compose.vllm.yaml"]["services"]
     jobs = yaml.safe_load((MONITORING / "prometheus.yml").read_text())["scrape_configs"]
