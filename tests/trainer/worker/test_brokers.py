@@ -21,7 +21,7 @@ from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, configured, wait_for, worker
-from trainer.worker.app import make_app, nudge, queue_name
+from trainer.worker.app import class_queue, make_app, nudge, queue_name
 from trainer.worker.broker import require_broker
 from trainer.worker.ping import ping
 from trainer.worker.tasks import TURN
@@ -53,7 +53,8 @@ def app(config: Path) -> Iterator[Celery]:
     opened = make_app(load_settings(config))
     yield opened
     with opened.connection_for_write() as connection:
-        connection.default_channel.queue_delete(queue_name(load_settings(config)))
+        for name in (queue_name, class_queue):
+            connection.default_channel.queue_delete(name(load_settings(config)))
     opened.close()
 
 
