@@ -56,7 +56,8 @@ class Chain:
         chosen = torch.tensor(tokens, device=self._device)
         q = None
         if self._sampled:
-            q = torch.zeros(self._rows, self._vocabulary, device=self._device).scatter_(1, chosen.unsqueeze(1), 1.0)
+            q = torch.zeros(self._rows, self._vocabulary, dtype=torch.float32, device=self._device)
+            q.scatter_(1, chosen.unsqueeze(1), 1.0)
         self.add(chosen, q)
 
     def unread(self) -> Tensor:

@@ -21,7 +21,7 @@ def merge(parts: Sequence[Part], rows: int, vocabulary: int, device: torch.devic
     """
     size = max((draft.size for draft, _ in parts), default=0)
     tokens = torch.zeros(rows, size, dtype=torch.long, device=device)
-    q = torch.zeros(rows, size, vocabulary, device=device) if sampled and size else None
+    q = torch.zeros(rows, size, vocabulary, dtype=torch.float32, device=device) if sampled and size else None
     lengths = [0] * rows
     for draft, places in parts:
         where = torch.tensor(places, device=device)

@@ -61,8 +61,9 @@ class AcceptanceHead(nn.Module):
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
         self.config = config
-        self.residual = nn.ModuleList(nn.Linear(config.hidden_size, config.hidden_size) for _ in range(config.depth))
-        self.out = nn.Linear(config.hidden_size, 1)
+        size, dtype = config.hidden_size, torch.float32
+        self.residual = nn.ModuleList(nn.Linear(size, size, dtype=dtype) for _ in range(config.depth))
+        self.out = nn.Linear(size, 1, dtype=dtype)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 

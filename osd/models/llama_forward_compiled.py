@@ -121,7 +121,7 @@ class CompiledPass:
         if last is not None:
             places = last.numpy() + np.arange(0, rows * width, width)
             hidden, part = hidden[places], part[places]
-        embedding = torch.empty(hidden.shape)
+        embedding = _floats(*hidden.shape)
         parts.add_and_norm(hidden, part, self._final, self._eps, embedding.numpy())
         cache.embedding = embedding.view(1 if packed else rows, -1, hidden.shape[1])
         logits: Tensor = self._head(cache.embedding)
@@ -194,7 +194,7 @@ class _CompiledLayer:
             parts.run_layer(hidden, part, self.weights, self.before, self.after, *attention)
             return part
         part = self.out(self.look_back(hidden, part, sight, rotary, kept)).numpy()
-        normed, inner = torch.empty(hidden.shape), torch.empty(len(hidden), self.inner)
+        normed, inner = _floats(*hidden.shape), _floats(len(hidden), self.inner)
         parts.add_and_norm(hidden, part, self.after, self.eps, normed.numpy())
         parts.gate(self.gate_up(normed).numpy(), inner.numpy())
         down: Array = self.down(inner).numpy()
@@ -203,7 +203,7 @@ class _CompiledLayer:
     def look_back(self, hidden: Array, part: Array, sight: Any, rotary: Any, kept: RaggedLayer) -> Tensor:
         """Run the layer up to what the queries see, (N, H · W)."""
         parts: Any = PARTS.ready
-        normed, seen = torch.empty(hidden.shape), torch.empty(len(hidden), self.seen)
+        normed, seen = _floats(*hidden.shape), _floats(len(hidden), self.seen)
         parts.add_and_norm(hidden, part, self.before, self.eps, normed.numpy())
         parts.look_back(self.qkv(normed).numpy(), *self._attention(sight, rotary, kept), seen.numpy())
         return seen
@@ -211,6 +211,11 @@ class _CompiledLayer:
     def _attention(self, sight: Any, rotary: Any, kept: RaggedLayer) -> tuple[Any, ...]:
         keys, values = kept.kept
         return sight, rotary, self.norms, self.eps, self.scale, keys.numpy(), values.numpy()
+
+
+def _floats(*shape: int) -> Tensor:
+    """Return room for float32 as the kernels fill it, whatever torch's default: loading a model beside changes it."""
+    return torch.empty(shape, dtype=torch.float32)
 
 
 def _weights(layer: Any) -> tuple[Array, ...]:

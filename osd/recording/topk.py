@@ -98,7 +98,7 @@ def compile_reducing() -> Compiled:
     from osd.kernels.topk import reduce_rows
 
     apart(reduce_rows, "osd.recording.topk:compile_reducing")
-    once = torch.zeros(2)
+    once = torch.zeros(2, dtype=torch.float32)
     _run(reduce_rows, np.array([once.data_ptr()]), 2, 1)
     return reduce_rows
 

@@ -22,7 +22,9 @@ from typing import Any
 import torch
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
+
+from osd.models.weights import read_weights
 
 TOKEN = "a token of a test, long enough"
 ROOT = Path(__file__).parents[2] / "osd" / "engines" / "vllm"
@@ -50,7 +52,7 @@ class FakeEngine:
     """The engine client: one rank, whose worker is the plugin's real one over a model of transformers."""
 
     def __init__(self, target: Path, draft: Path, gamma: int) -> None:
-        self.target: Any = AutoModelForCausalLM.from_pretrained(target).eval().requires_grad_(False)
+        self.target: Any = read_weights(target, "auto").eval().requires_grad_(False)
         self.gamma, self.weight_version = gamma, ""
         self.tokenizer: Any = None
         self.refused: dict[tuple[int, ...], list[int]] = {}
@@ -68,7 +70,7 @@ class FakeEngine:
     def restart(self, draft: Path) -> None:
         """Start the worker again, with the draft of the command line."""
         worker = importlib.import_module("osd_vllm.worker")
-        self.draft: Any = AutoModelForCausalLM.from_pretrained(draft).eval().requires_grad_(False)
+        self.draft: Any = read_weights(draft, "auto").eval().requires_grad_(False)
         config = Namespace(model=str(draft), hf_config=AutoConfig.from_pretrained(draft))
         speculative = Namespace(draft_model_config=config)
         engine = self

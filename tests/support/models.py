@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -110,3 +112,14 @@ def seated(kind: str) -> Decoder:
     for row, count in enumerate((9, 5, 12)):
         decoder.prefill(row, some(count, row).tolist())
     return decoder
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """torch's default, as it is while another thread loads weights of this type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

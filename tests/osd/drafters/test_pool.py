@@ -23,7 +23,7 @@ from storage.records import Outcome, Request, Route
 from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
 from tests.support.adapters import LINEAR, adapt, let_in, lora, read, save
-from tests.support.models import alone, model_of, noisy, prompts, random_pair
+from tests.support.models import alone, default_dtype, model_of, noisy, prompts, random_pair
 from tests.support.settings import settings_of
 
 COUNT = 24
@@ -186,8 +186,9 @@ def test_that_test_would_see_rows_judged_by_another_drafts_probabilities(nine: P
     assert min(p_value(texts, expected) for texts in sampled(nine, wrong=True).values()) < LEVEL
 
 
-def test_merging_puts_every_row_in_its_place() -> None:
-    """Against rows written one by one."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merging_puts_every_row_in_its_place(dtype: torch.dtype) -> None:
+    """Against rows written one by one, to the last digit, whatever torch's default is meanwhile."""
     generator = torch.Generator().manual_seed(0)
 
     def part(rows: int, size: int, lengths: tuple[int, ...]) -> Draft:
@@ -195,7 +196,8 @@ def test_merging_puts_every_row_in_its_place() -> None:
         return Draft(tokens, lengths, torch.rand(rows, size, 9, generator=generator), size + 1)
 
     parts = [(part(2, 3, (3, 1)), [3, 0]), (part(1, 1, (1,)), [2])]
-    whole = merge(parts, 4, 9, torch.device("cpu"), sampled=True)
+    with default_dtype(dtype):
+        whole = merge(parts, 4, 9, torch.device("cpu"), sampled=True)
     assert (whole.size, whole.lengths, whole.passes) == (3, (1, 0, 1, 3), 4)
     assert whole.q is not None
     for draft, places in parts:

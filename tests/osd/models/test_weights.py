@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import PreTrainedModel
 
 import osd
 from osd.draft import Draft
@@ -247,3 +249,19 @@ def test_quantised_weights_stay_where_they_were_packed(
     monkeypatch.setattr("osd.models.pair.read_weights", read)
     model = load_model(folder, torch.device("cpu"))
     assert asked == [{"": "cpu"}] and model.build is HuggingFaceForward
+
+
+def test_threads_that_load_at_once(folders: dict[str, Path]) -> None:
+    """transformers exchanges the tying of weights while it loads: what it leaves is as it was, and each model whole."""
+    tie, default, loaded = PreTrainedModel.tie_weights, torch.get_default_dtype(), list[PreTrainedModel]()
+    threads = [
+        Thread(target=lambda dtype=dtype: loaded.extend(read_weights(folders[TIED], dtype) for _ in range(12)))
+        for dtype in (torch.float32, torch.bfloat16, torch.float32)
+    ]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert PreTrainedModel.tie_weights is tie and torch.get_default_dtype() is default
+    assert len(loaded) == 36
+    assert all(one.lm_head.weight is one.transformer.wte.weight for one in loaded)
