@@ -1,9 +1,9 @@
 """Distillation by several processes, which one process starts, paces and ends.
 
-That process holds the draft's claim, judges and publishes. It writes model, samples and moments into a temporary
-folder, starts a process for each device (:mod:`trainer.distil.rank`), and before each step lets all begin it: while it
-waits, they compute nothing, and where it ends they end. It takes the weights and moments that result into its own model
-and optimizer.
+That process holds the draft's claim, judges and publishes. It writes model and moments into a temporary folder, starts
+a process for each device (:mod:`trainer.distil.rank`), tells it the samples, and before each step lets all begin it:
+while it waits, they compute nothing, and where it ends they end. It takes the weights and moments that result into its
+own model and optimizer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainer.distil.collate import device_of
 from trainer.distil.distil import Between, Distilled, DistilProgress, distil
 from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import moments_of, resume
-from trainer.distil.rank_files import RankTask, read_result, write_task
+from trainer.distil.rank_files import RankTask, pack, read_result, write_task
 from trainer.distil.step import NotFinite
 
 LOOK_SECONDS = 0.5
@@ -65,8 +65,9 @@ def distil_in_processes(
         folder = Path(name)
         moments = moments_of(optimizer) if optimizer.state else None
         _move(model, torch.device("cpu"))
-        write_task(folder, RankTask(model, samples, learn, moments, shard and learn.method == "full"))
+        write_task(folder, RankTask(model, learn, moments, shard and learn.method == "full"))
         with _started(folder, places) as ranks:
+            ranks.say(pack(samples))
             done = ranks.conduct(between, keep)
         weights, moments = read_result(folder)
     _take_over(model, weights)
@@ -86,7 +87,7 @@ class _Ranks:
         for told in self._lines(keep):
             if "step" in told:
                 between(DistilProgress(**told))
-                self._go_on()
+                self.say("go on")
             elif "not_finite" in told:
                 raise NotFinite(told["not_finite"])
             else:
@@ -108,10 +109,11 @@ class _Ranks:
             else:
                 keep()
 
-    def _go_on(self) -> None:
+    def say(self, line: str) -> None:
+        """Say something to all of them. Raises RuntimeError where one has ended."""
         try:
             for process in self._processes:
-                print(file=process.stdin, flush=True)
+                print(line, file=process.stdin, flush=True)
         except BrokenPipeError:
             raise RuntimeError(self._cause()) from None
 

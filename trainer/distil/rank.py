@@ -21,9 +21,10 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import nn
 
 from osd.models.lora.tied import tie
+from storage.records import RequestSamples
 from trainer.distil.distil import Distilled, DistilProgress, distil
 from trainer.distil.optimizer import Moments, adamw, moments_of
-from trainer.distil.rank_files import RankTask, read_task, write_result
+from trainer.distil.rank_files import RankTask, read_task, unpack, write_result
 from trainer.distil.sharded import shard, trained_state
 from trainer.distil.step import Alone, Losses, NotFinite
 
@@ -52,18 +53,19 @@ class Together(Alone):
 
 
 def main(folder: Path, device: str, out: TextIO) -> None:
-    """Take part in the job that lies in the folder; the first process tells ``out``, and leaves the result there."""
+    """Take part in the task that lies in the folder, over the samples that are told first; the first process tells
+    ``out``, and leaves the result there."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # who started this ends it
     accelerator = _joined(folder, cpu=device == "cpu")
-    job = read_task(folder)
+    task, samples = read_task(folder), unpack(sys.stdin.readline())
 
     def tell(facts: dict[str, Any]) -> None:
         if accelerator.is_main_process:
             print(json.dumps(facts), file=out, flush=True)
 
     try:
-        done, weights, moments = _distil(job, accelerator, tell)
+        done, weights, moments = _distil(task, samples, accelerator, tell)
     except NotFinite as error:
         return tell({"not_finite": str(error)})
     if accelerator.is_main_process:
@@ -73,23 +75,23 @@ def main(folder: Path, device: str, out: TextIO) -> None:
 
 
 def _distil(
-    job: RankTask, accelerator: Accelerator, tell: Callable[[dict[str, Any]], None]
+    task: RankTask, samples: Sequence[RequestSamples], accelerator: Accelerator, tell: Callable[[dict[str, Any]], None]
 ) -> tuple[Distilled, dict[str, torch.Tensor], Moments]:
     """Distil; return what is told of it, and the weights and moments, whole. Raises NotFinite."""
-    if job.shard:
-        shard(job.model, accelerator.device, accelerator.num_processes)
+    if task.shard:
+        shard(task.model, accelerator.device, accelerator.num_processes)
     else:
-        tie(job.model.to(accelerator.device))
-    optimizer = adamw(job.model, job.learn, job.moments)
+        tie(task.model.to(accelerator.device))
+    optimizer = adamw(task.model, task.learn, task.moments)
 
     def between(progress: DistilProgress) -> None:
         tell(asdict(progress))
         if not sys.stdin.readline():
             sys.exit("who started this has ended")
 
-    together = Together(accelerator, shards=job.shard)
-    done = distil(job.model, job.samples, job.learn, between, optimizer=optimizer, together=together)
-    return done, trained_state(job.model), moments_of(optimizer)
+    together = Together(accelerator, shards=task.shard)
+    done = distil(task.model, samples, task.learn, between, optimizer=optimizer, together=together)
+    return done, trained_state(task.model), moments_of(optimizer)
 
 
 def _joined(folder: Path, *, cpu: bool) -> Accelerator:

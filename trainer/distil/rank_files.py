@@ -1,10 +1,14 @@
-"""What processes that distil together are given, and give back: a folder of JSON, safetensors and Parquet."""
+"""What processes that distil together are given, and give back: JSON and safetensors in a folder. Samples are people's
+texts and are not written there: they come as a line (Parquet in base64)."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,12 +20,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from osd.models.lora.merging import quiet_peft
 from storage.records import RequestSamples
-from storage.replay.exports import write_export
-from storage.replay.segments import decode_groups
+from storage.replay.segments import decode, encode
 from storage.settings import LearnSettings
 from trainer.distil.optimizer import Moments
 
-FACTS, WEIGHTS, MOMENTS, SAMPLES = "job.json", "model.safetensors", "moments.safetensors", "samples.parquet"
+FACTS, WEIGHTS, MOMENTS = "task.json", "model.safetensors", "moments.safetensors"
 MODEL, ADAPTER, TRAINED, TRAINED_MOMENTS = "model", "adapter", "trained.safetensors", "trained-moments.safetensors"
 
 
@@ -30,7 +33,6 @@ class RankTask:
     """What the processes are to do."""
 
     model: nn.Module
-    samples: Sequence[RequestSamples]
     learn: LearnSettings
     moments: Moments | None
     """Those of an optimizer that goes on; None for a fresh one."""
@@ -39,17 +41,16 @@ class RankTask:
 
 def write_task(folder: Path, task: RankTask) -> None:
     """Write a task, whose model is on the CPU, into a folder."""
-    adapted = isinstance(task.model, PeftModel)
-    base = cast(PreTrainedModel, task.model.get_base_model() if isinstance(task.model, PeftModel) else task.model)
-    base.config.save_pretrained(folder / MODEL)
+    base = cast(PreTrainedModel, task.model)
     if isinstance(task.model, PeftModel):
+        base = cast(PreTrainedModel, task.model.get_base_model())
         task.model.peft_config["default"].save_pretrained(str(folder / ADAPTER))
+    base.config.save_pretrained(folder / MODEL)
     save_model(task.model, str(folder / WEIGHTS))
     if task.moments is not None:
         save_moments(folder / MOMENTS, task.moments)
-    write_export(folder / SAMPLES, [[one] for one in task.samples], overwrite=False)
     facts = {
-        "learn": task.learn.model_dump(mode="json"), "shard": task.shard, "adapted": adapted,
+        "learn": task.learn.model_dump(mode="json"), "shard": task.shard,
         "attention": base.config._attn_implementation, "dtype": str(base.dtype).removeprefix("torch."),
     }  # fmt: skip
     (folder / FACTS).write_text(json.dumps(facts))
@@ -62,19 +63,29 @@ def read_task(folder: Path) -> RankTask:
     models: Any = AutoModelForCausalLM
     made = models.from_config(config, attn_implementation=facts["attention"])
     model: nn.Module = made
-    if facts["adapted"]:
+    if (folder / ADAPTER).exists():
         with quiet_peft():
             model = get_peft_model(made, PeftConfig.from_pretrained(str(folder / ADAPTER)))
     model = model.to(getattr(torch, facts["dtype"]))
     load_model(model, str(folder / WEIGHTS))
     moments = load_moments(folder / MOMENTS) if (folder / MOMENTS).exists() else None
-    samples = [one for group in decode_groups(folder / SAMPLES) for one in group]
-    return RankTask(model, samples, LearnSettings.model_validate(facts["learn"]), moments, facts["shard"])
+    return RankTask(model, LearnSettings.model_validate(facts["learn"]), moments, facts["shard"])
+
+
+def pack(samples: Sequence[RequestSamples]) -> str:
+    """Return samples as a line of JSON; those that stand beside one another with as many likeliest tokens as one."""
+    groups = groupby(samples, key=lambda one: one.topk_ids.shape[1])
+    return json.dumps([base64.b64encode(encode(list(group))).decode() for _, group in groups])
+
+
+def unpack(line: str) -> list[RequestSamples]:
+    """Return the samples of such a line."""
+    return [one for group in json.loads(line) for one in decode(BytesIO(base64.b64decode(group)))]
 
 
 def write_result(folder: Path, weights: dict[str, torch.Tensor], moments: Moments) -> None:
     """Write trained weights by name, and the optimizer's moments."""
-    save_file({name: weight.detach().cpu().clone().contiguous() for name, weight in weights.items()}, folder / TRAINED)
+    save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / TRAINED)
     save_moments(folder / TRAINED_MOMENTS, moments)
 
 
