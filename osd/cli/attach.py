@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -16,6 +16,9 @@ from osd.server.process.listen import listen, url
 from osd.server.start import tell_log
 from storage.errors import BadInput, BadSetting
 from storage.settings import AttachSettings, Settings
+
+if TYPE_CHECKING:
+    from osd.engines.scorer import Scorer
 
 
 def attach(
@@ -64,11 +67,25 @@ def attach(
         attachment = Attachment(store, settings, partial(connect_attached, settings))
         stack.callback(attachment.close)
         attachment.begin()
-        app = make_collector(Intake(store, settings, attachment.replicas), token, mine.max_batch_mb << 20)
+        intake = Intake(store, settings, attachment.replicas, scorer=_scorer(settings))
+        stack.callback(intake.close)
+        app = make_collector(intake, token, mine.max_batch_mb << 20)
         files = {"ssl_certfile": mine.certificate, "ssl_keyfile": mine.private_key} if mine.certificate else {}
         note(f"Taking answers at {url(bound)}, from {len(store.engines.list())} engines. Ctrl-C stops it.")
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", **files))  # type: ignore[arg-type]
         server.run(sockets=[bound])
+
+
+def _scorer(settings: Settings) -> Scorer | None:
+    """Load the target that reads answers which come without distributions; None where the settings name none. Raises
+    ModelNotLoaded, BadSetting."""
+    if settings.attach.target is None:
+        return None
+    from osd.engines.scorer import Scorer
+    from osd.models.pair import choose_device, load_model
+
+    model = load_model(settings.attach.target, choose_device(settings.attach.device), settings.serve.dtype)
+    return Scorer(model, settings.storage.top_k, settings.serve.max_length)
 
 
 def stand_before(settings: Settings, upstream: str, host: str, port: int) -> None:

@@ -8,7 +8,7 @@ known is kept: the target's distributions, and the counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple, Protocol
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osd.engines.answers import AnswerChoice, HarvestedAnswer
+from osd.recording.topk import TopKLogprobs
 from storage.records import Outcome, RequestSamples, TokenKind
 
 Ints = npt.NDArray[np.int32]
@@ -30,6 +31,10 @@ class Recover(Protocol):
         """Return the draft's likeliest token at each position given the tokens before it; None where the version's
         weights are not to be had."""
         ...
+
+
+Score = Callable[[Sequence[int], int], TopKLogprobs]
+"""Reads a text by the target: its distributions from a position on (:class:`osd.engines.scorer.Scorer`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +84,17 @@ def steps_of(count: int, accepted: Sequence[int], drafted: Sequence[int]) -> Spe
 
 
 def samples_of(
-    answer: HarvestedAnswer, number: int, origin: HarvestedFrom, k: int, recover: Recover
+    answer: HarvestedAnswer, number: int, origin: HarvestedFrom, k: int, recover: Recover, score: Score | None = None
 ) -> RequestSamples | None:
-    """Make the samples of an answer's choice ``number``; None where the engine gave no distributions for it."""
+    """Make the samples of an answer's choice ``number``. Where the engine gave no distributions for it ``score`` does;
+    without that: None."""
     choice = answer.choices[number]
-    if not choice.top_ids:
+    if not choice.top_ids and score is None:
         return None
     begin, count = len(answer.prompt), len(choice.tokens)
     tokens = np.array([*answer.prompt, *choice.tokens], np.int32)
     kinds, drafted = _drafted(answer, choice, origin, tokens, recover)
-    ids, logprobs = tops(choice, k)
+    ids, logprobs, outside = tops(choice, k) if choice.top_ids or score is None else score(tokens.tolist(), begin)
     greedy = answer.temperature == 0
     known = np.where((kinds == TokenKind.UNDRAFTED) | (not greedy), np.nan, kinds == TokenKind.ACCEPTED)
     return RequestSamples(
@@ -96,7 +102,7 @@ def samples_of(
         created_at=answer.ended, prompt_len=begin, tokens=tokens,
         positions=np.arange(begin, begin + count, dtype=np.int32), kinds=kinds,
         drafted=drafted, topk_ids=ids, topk_logprobs=logprobs.astype(np.float16),
-        outside=np.clip(1 - np.exp(logprobs).sum(1), 0, None).astype(np.float32), acceptance=known.astype(np.float16),
+        outside=outside, acceptance=known.astype(np.float16),
         target=origin.target,
     )  # fmt: skip
 
@@ -127,15 +133,15 @@ def _drafted(
     return kinds, drafted
 
 
-def tops(choice: AnswerChoice, k: int) -> tuple[Ints, npt.NDArray[np.float32]]:
-    """Return the likeliest ids (n, k') and log-probabilities (n, k'), likeliest first: as many as every position has,
-    at most ``k``. vLLM adds the emitted token where it is none of the likeliest: it falls off the end here."""
+def tops(choice: AnswerChoice, k: int) -> TopKLogprobs:
+    """Return the engine's likeliest tokens at n positions, likeliest first: as many as every position has, at most
+    ``k``. vLLM adds the emitted token where it is none of the likeliest: it falls off the end here."""
     width = min(k, min(map(len, choice.top_ids)))
     ids, values = np.empty((len(choice.tokens), width), np.int32), np.empty((len(choice.tokens), width), np.float32)
     for i, (given, logprobs) in enumerate(zip(choice.top_ids, choice.top_logprobs, strict=True)):
         order = np.argsort(-np.array(logprobs), kind="stable")[:width]
         ids[i], values[i] = np.array(given)[order], np.array(logprobs)[order]
-    return ids, values
+    return TopKLogprobs(ids, values, np.clip(1 - np.exp(values).sum(1), 0, None).astype(np.float32))
 
 
 def outcome_of(answer: HarvestedAnswer, origin: HarvestedFrom) -> Outcome:

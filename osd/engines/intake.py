@@ -12,7 +12,9 @@ from prometheus_client import CollectorRegistry, Counter
 from osd.engines.answers import HarvestBatch, HarvestedAnswer
 from osd.engines.draft_pass import DraftPass
 from osd.engines.harvest import HarvestedFrom, outcome_of, samples_of
+from osd.engines.late_scoring import LateScoring
 from osd.engines.replica import Replica
+from osd.engines.scorer import Scorer
 from osd.recording.redaction import Redactor, load_hook
 from storage.errors import StoreError
 from storage.records import DEFAULT_ROUTE, DEFAULT_TENANT, RequestSamples, TokenKind
@@ -36,6 +38,7 @@ class IntakeCounters:
         self.unknown = self._counter("unknown_answers", "Answers left: no version of the draft is what drafted them.")
         self.positions = self._counter("positions", "Positions kept for learning.")
         self.refused = self._counter("refused_tokens", "Refused tokens that are known.")
+        self.unread = self._counter("unread_outputs", "Outputs without distributions that the target did not read.")
 
     def _counter(self, name: str, means: str) -> Counter:
         return Counter(f"osd_harvest_{name}", means, ["engine"], registry=self.registry)
@@ -45,14 +48,22 @@ class Intake:
     """Turns batches into samples and outcomes. Batches wait for each other."""
 
     def __init__(
-        self, store: Store, settings: Settings, replicas: Mapping[str, Replica], tokenizer: Any = None
-    ) -> None:
-        """``replicas`` are looked up by engine name at each batch; ``tokenizer`` gives the redaction hook text."""
+        self, store: Store, settings: Settings, replicas: Mapping[str, Replica], tokenizer: Any = None,
+        scorer: Scorer | None = None,
+    ) -> None:  # fmt: skip
+        """``replicas`` are looked up by engine name at each batch; ``tokenizer`` gives the redaction hook text;
+        ``scorer`` reads what comes without distributions."""
         self._store, self._replicas, self._k = store, replicas, settings.storage.top_k
         self._redactor = Redactor(load_hook(settings.privacy.redact), tokenizer)
         self._recover = DraftPass(store, settings.attach.device)
         self._lock = threading.Lock()
         self.counts = IntakeCounters()
+        self._late = None if scorer is None else LateScoring(store, scorer, self._k, settings.attach.device, self._add)
+
+    def close(self) -> None:
+        """Stop reading what came without distributions."""
+        if self._late is not None:
+            self._late.close()
 
     def take(self, batch: HarvestBatch) -> None:
         """Take a batch; a second time changes nothing. Raises UnknownSender, StoreError."""
@@ -78,13 +89,32 @@ class Intake:
         new = self._store.outcomes.add([outcome_of(*one) for one in known], batch.engine, batch.batch, batch.done)
         if new or not known:
             replica.finished += len(known)
-            self._count(batch, len(known), kept)
+            self._count(batch, len(known))
+            self._count_positions(batch.engine, kept)
+            self._read_later(batch.engine, known)
 
-    def _count(self, batch: HarvestBatch, known: int, kept: Sequence[RequestSamples]) -> None:
+    def _read_later(self, engine: str, known: Sequence[tuple[HarvestedAnswer, HarvestedFrom]]) -> None:
+        """Leave to the target what the engine gave no distributions of."""
+        for answer, origin in known:
+            for number, choice in enumerate(answer.choices):
+                if not choice.top_ids and not (self._late and self._late.put(engine, answer, number, origin)):
+                    self.counts.unread.labels(engine).inc()
+
+    def _add(self, engine: str, samples: RequestSamples) -> None:
+        """Keep what was read later."""
+        with self._lock:
+            if kept := self._redactor([samples]):
+                self._store.samples.add(kept)
+                self._count_positions(engine, kept)
+
+    def _count(self, batch: HarvestBatch, known: int) -> None:
         counts, engine = self.counts, batch.engine
         counts.batches.labels(engine).inc()
         counts.answers.labels(engine).inc(known)
         counts.unknown.labels(engine).inc(len(batch.answers) - known)
+
+    def _count_positions(self, engine: str, kept: Sequence[RequestSamples]) -> None:
+        counts = self.counts
         counts.positions.labels(engine).inc(sum(len(one) for one in kept))
         counts.refused.labels(engine).inc(sum(int((one.kinds == TokenKind.REJECTED).sum()) for one in kept))
 

@@ -34,4 +34,7 @@ class AttachSettings(Section):
     restart_seconds: float = Field(default=900.0, gt=0)
     """It must have ended after so long, and after as long again the engine must be up."""
     device: str = "cpu"
-    """Where the draft runs that recovers refused tokens: cpu, cuda or cuda:N."""
+    """Where the draft runs that recovers refused tokens, and the target of attach.target: cpu, cuda or cuda:N."""
+    target: str | None = None
+    """Folder or hub name of the engines' target. It reads answers that came without the likeliest tokens (beyond
+    OSD_VLLM_POSITIONS, with OSD_VLLM_TOP_K=0, or because a client asked for its own); None: those are counted only."""

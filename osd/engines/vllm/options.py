@@ -30,7 +30,8 @@ class Options:
     folders: tuple[Path, ...]
     """OSD_VLLM_FOLDERS: folders below which drafts may be loaded from, divided by colons."""
     top_k: int
-    """OSD_VLLM_TOP_K: likeliest tokens asked for at each position; 0 leaves scoring to `osd attach`."""
+    """OSD_VLLM_TOP_K: likeliest tokens asked for at each position; 0 leaves them to
+    `osd attach` (attach.target)."""
     queue: int
     """OSD_VLLM_QUEUE: answers that wait to be sent at most; beyond it they are dropped and counted."""
     spool: Path | None

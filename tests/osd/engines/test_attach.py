@@ -21,14 +21,19 @@ from safetensors.torch import load_file, save_file
 from osd.engines.attach import Attachment
 from osd.engines.base import EngineRefused, EngineUnreachable, EngineUnsuited
 from osd.engines.collector import make_collector
+from osd.engines.harvest import HarvestedFrom
 from osd.engines.intake import Intake
+from osd.engines.late_scoring import LateScoring
+from osd.engines.scorer import Scorer
 from osd.engines.selftest import selftest
 from osd.engines.vllm.digest import weights_digest
 from osd.engines.vllm.engine import VllmEngine
 from osd.models.model_digest import model_digest
+from osd.models.pair import load_model
 from storage.records import Route, TokenKind, VersionState
 from storage.settings import Settings
 from storage.store import Store
+from tests.osd.engines.test_harvest import answer_of
 from tests.support.fake_vllm import TOKEN, FakeEngine, make_app
 from tests.support.settings import settings_of
 
@@ -136,6 +141,56 @@ def test_what_is_answered_arrives_once_with_what_was_refused(
         assert samples.drafted[samples.kinds == TokenKind.REJECTED].tolist() == fake.refused[tuple(prompt)]
     until(lambda: store.outcomes.acceptance() and store.outcomes.acceptance()[0].requests == 6)
     assert store.outcomes.acceptance(by=["worker"])[0].by == {"worker": "gpu-1"}
+
+
+def test_what_comes_without_distributions_is_read_by_the_target(
+    store: Store, settings: Settings, fake: FakeEngine, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the engine had given them: the target's own distributions, and what was refused."""
+    attachment = Attachment(store, settings, lambda engine: VllmEngine(engine.url, TOKEN))
+    target = load_model(str(folders["target"]), torch.device("cpu"), "float32")
+    intake = Intake(store, settings, attachment.replicas, scorer=Scorer(target, 6, 256))
+    collector = Running(make_collector(intake, TOKEN, 1 << 20))
+    monkeypatch.setenv("OSD_VLLM_COLLECTOR", collector.url)
+    monkeypatch.setenv("OSD_VLLM_TOP_K", "0")
+    monkeypatch.setattr(importlib.import_module("osd_vllm.sender"), "WAIT", 0.05)
+    engine = Running(make_app(fake))
+    try:
+        root = attach(store, engine, folders)
+        attachment.begin()
+        until(lambda: "gpu-1" in attachment.replicas)
+        prompts = [[7 + n, 30, 41] for n in range(4)]
+        answers = {tuple(prompt): ask(engine, prompt) for prompt in prompts}
+        until(lambda: sum(one.requests for one in store.samples.stats()) == 4)
+        for one in store.samples.read(ids_of(store)):
+            prompt = tuple(one.tokens[:3].tolist())
+            assert one.tokens[3:].tolist() == answers[prompt] and one.draft_version == root
+            assert one.drafted[one.kinds == TokenKind.REJECTED].tolist() == fake.refused[prompt]
+            logits = target.module(torch.tensor(one.tokens[None].astype("int64"))).logits[0, 2:-1]
+            values, ids = logits.log_softmax(-1).topk(6)
+            assert (one.topk_ids == ids.numpy()).all()
+            assert torch.allclose(torch.tensor(one.topk_logprobs).float(), values, atol=2e-3)
+        assert intake.counts.registry.get_sample_value("osd_harvest_unread_outputs_total", {"engine": "gpu-1"}) is None
+    finally:
+        intake.close()
+        attachment.close()
+        engine.stop()
+        collector.stop()
+
+
+def test_a_text_that_the_target_cannot_read_is_counted_and_left(
+    store: Store, settings: Settings, fake: FakeEngine, folders: dict[str, Path]
+) -> None:
+    target = load_model(str(folders["target"]), torch.device("cpu"), "float32")
+    made: list[Any] = []
+    late = LateScoring(store, Scorer(target, 6, 8), 6, "cpu", lambda *one: made.append(one))
+    answer, origin = answer_of(fake, [5, 20, 33], 24), HarvestedFrom("r", "t", "v", True, True, str(target.digest))
+    assert not late.put("gpu-1", answer, 0, origin), "27 tokens, of which 8 can be read"
+    assert not late.put("gpu-1", answer_of(fake, [5, 20, 33], 4), 0, replace(origin, target="another"))
+    assert late.put("gpu-1", answer_of(fake, [5, 20, 33], 4), 0, origin)
+    until(lambda: made)
+    late.close()
+    assert len(made) == 1 and made[0][0] == "gpu-1"
 
 
 def ids_of(store: Store) -> list[str]:

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from osd.engines import scorer as scorer_module
 from osd.engines.conversations import Conversation, read_conversations
 from osd.engines.scorer import CHUNK, Scorer
 from storage.errors import BadPromptFile
@@ -71,3 +72,19 @@ def test_scores_are_the_targets_own(count: int, begin: int) -> None:
     values, ids = plain.topk(5)
     assert (found.ids == ids.numpy()).all() and np.allclose(found.logprobs, values.numpy(), atol=1e-4)
     assert np.allclose(found.outside, 1 - values.exp().sum(-1).numpy(), atol=1e-4) and CHUNK > 1
+
+
+@pytest.mark.parametrize(("kind", "count", "begin"), [("llama", 200, 3), ("llama", 9, 1), ("gpt2", 40, 7)])
+def test_states_are_those_that_the_output_layer_reads(
+    kind: str, count: int, begin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scorer_module, "CHUNK", 64)
+    module = random_module(kind)
+    tokens = torch.randint(2, 90, (count,), generator=torch.Generator().manual_seed(count)).tolist()
+    scorer = Scorer(model_of(module), 5, 256)
+    tops, states = scorer.with_states(tokens, begin)
+    plain = module(torch.tensor([tokens]), output_hidden_states=True).hidden_states[-1][0, begin - 1 : -1]
+    assert states.dtype == np.float16 and states.shape == plain.shape
+    assert np.allclose(states, plain.numpy(), atol=2e-2)
+    for one, other in zip(tops, scorer(tokens, begin), strict=True):
+        assert np.allclose(one, other, atol=1e-5)
