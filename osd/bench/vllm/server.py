@@ -39,16 +39,25 @@ def vllm_process(
     python: Path, target: Path, log: Path, options: Sequence[str] = (), variables: Mapping[str, str] | None = None
 ) -> Iterator[Up]:
     """Yield such a vLLM with its process."""
-    command = [
+    command = [*api_server(python, target), *options, "--port"]
+    with other_server(Other("vLLM", command, {}, variables=cpu_variables() | dict(variables or {})), log) as up:
+        yield up
+
+
+def api_server(python: Path, target: Path) -> list[str]:
+    """Return the command line of a vLLM that serves the target in float32 on this machine, but for its port."""
+    return [
         str(python), "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(target), "--host", "127.0.0.1",
-        "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "16", "--enforce-eager", *options, "--port",
+        "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "16", "--enforce-eager",
     ]  # fmt: skip
-    own = {
+
+
+def cpu_variables() -> dict[str, str]:
+    """Return the variables of the environment of a vLLM on the CPU."""
+    return {
         "VLLM_CPU_CI_ENV": "1", "PYTHONPATH": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every vLLM of a machine binds its threads to the first cores
     }  # fmt: skip
-    with other_server(Other("vLLM", command, {}, variables=own | dict(variables or {})), log) as up:
-        yield up
 
 
 @contextmanager

@@ -126,11 +126,12 @@ def vllm(python: Path, folder: Path, plugin: str) -> Iterator[Serving]:
 
 
 @contextmanager
-def home_of(vllm: Serving, name: str) -> Iterator[Home]:
-    """A new store below vLLM's folder, with `osd attach` where vLLM hands its answers over."""
+def home_of(vllm: Serving, name: str, **attach: object) -> Iterator[Home]:
+    """A new store below vLLM's folder, with `osd attach` where vLLM hands its answers over, and its settings."""
     own = own_settings(
         Settings(), vllm.folder / name,
-        attach={"host": "127.0.0.1", "port": vllm.port, "api_key": "env:VLLM_KEY"}, learn={"interval_requests": 32},
+        attach={"host": "127.0.0.1", "port": vllm.port, "api_key": "env:VLLM_KEY", **attach},
+        learn={"interval_requests": 32},
     )  # fmt: skip
     (vllm.folder / name).mkdir()
     config = save_settings(own, vllm.folder / f"{name}.toml")

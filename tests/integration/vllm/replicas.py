@@ -18,7 +18,15 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Event, Lock, Thread
 
-from osd.bench.vllm.server import PLUGIN, WORKER, osd_command, plugin_variables, speculation
+from osd.bench.vllm.server import (
+    PLUGIN,
+    WORKER,
+    api_server,
+    cpu_variables,
+    osd_command,
+    plugin_variables,
+    speculation,
+)  # fmt: skip
 from osd.demo import TARGET
 from osd.demo.prompts import prompts as shipped
 from osd.demo.runner.process import command, environment
@@ -78,16 +86,11 @@ class Replica(Restartable):
         """``folder``: drafts are loaded from below it; the plugin lies in its ``plugin``."""
         self.url = f"http://127.0.0.1:{port}"
         self.engine = VllmEngine(self.url, TOKEN)
-        words = [
-            str(python), "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(TARGET), "--host",
-            "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "16",
-            "--enforce-eager", *speculation(draft), *PLUGIN, *WORKER,
-        ]  # fmt: skip
-        own = plugin_variables(folder, TOKEN, f"http://127.0.0.1:{collector}") | {
+        words = [*api_server(python, TARGET), "--port", str(port), *speculation(draft), *PLUGIN, *WORKER]
+        own = cpu_variables() | plugin_variables(folder, TOKEN, f"http://127.0.0.1:{collector}") | {
             "OSD_VLLM_ENGINE": name, "OSD_VLLM_SPOOL": str(folder / f"spool-{name}"),
-            "PYTHONPATH": str(folder / "plugin"), "VLLM_CPU_CI_ENV": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else the threads of all replicas are bound to the first core
-            "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+            "PYTHONPATH": str(folder / "plugin"), "VLLM_CPU_KVCACHE_SPACE": "1",
+            "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
         }  # fmt: skip
         self._spool = folder / f"spool-{name}"
         super().__init__(name, words, folder / f"{name}.log", own | variables)

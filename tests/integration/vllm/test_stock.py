@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from osd.bench.serve.process import running, wait_for
-from osd.bench.vllm.server import attach_process, osd_command, random_draft, speculation
+from osd.bench.vllm.server import api_server, attach_process, cpu_variables, osd_command, random_draft, speculation
 from osd.demo import DRAFT, TARGET
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.process import save_settings
@@ -47,11 +47,7 @@ process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=l
 (here / "pid").write_text(str(process.pid))
 """
 """What an operator has: starts vLLM with a draft, instead of the one that runs."""
-QUIET = {
-    "VLLM_CPU_CI_ENV": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": "", "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "OSD_VLLM_SPOOL": "",
-    "OSD_VLLM_SHOW_METRICS": "1",
-}  # fmt: skip
+QUIET = cpu_variables() | {"VLLM_CPU_KVCACHE_SPACE": "1", "OSD_VLLM_SPOOL": "", "OSD_VLLM_SHOW_METRICS": "1"}
 
 
 @dataclass(frozen=True)
@@ -75,11 +71,7 @@ def stock(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
     folder, port = tmp_path_factory.mktemp("stock"), free_port()
     url, draft = f"http://127.0.0.1:{port}", random_draft(DRAFT, folder / "draft")
     speculates = json.loads(speculation(draft)[1])
-    words = [
-        str(python), "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(TARGET), "--host", "127.0.0.1",
-        "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "8", "--enforce-eager",
-        "--per-request-spec-decode-metrics", "detailed",
-    ]  # fmt: skip
+    words = [*api_server(python, TARGET), "--per-request-spec-decode-metrics", "detailed"]
     (folder / "command.json").write_text(json.dumps({"words": words, "port": port, "speculation": speculates}))
     (folder / "hook.py").write_text(HOOK)
     attach = {"port": free_port(), "restart": f"{sys.executable} {folder / 'hook.py'}", "poll_seconds": 0.5}
