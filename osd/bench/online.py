@@ -12,6 +12,7 @@ from osd.demo.runner.circle import StreamPlan, own_settings
 from osd.demo.runner.results import RunResults, segment_facts
 from osd.demo.runner.run import run
 from osd.demo.runner.source import Segment
+from storage.sampling import GREEDY, Sampling
 from storage.settings import Settings
 
 TITLE = "osd bench online"
@@ -33,17 +34,19 @@ def run_bench_online(
     drafter: str | None = None,
     keep: bool = False,
     notes: Sequence[str] = (),
+    sampling: Sampling = GREEDY,
 ) -> RunResults:
     """Serve segments (see osd.demo.runner.source.file_segments) while a worker process trains the draft, then, unless
     ``offline`` is False, distil a draft offline on each segment and let it read the same texts.
 
     ``target`` and ``draft``: Hugging Face folders or hub names. ``batch``: requests decoded together; None leaves
     serve.max_batch. ``drafter``: who drafts; None leaves drafters.kind. ``notes``: what the report says went wrong with
-    the files. The rest is as in :func:`osd.demo.runner.run.run_demo`.
+    the files. ``sampling``: of all answers; the target alone decodes greedy ones again. The rest is as in
+    :func:`osd.demo.runner.run.run_demo`.
     """
     serve = {"target": target, "draft": draft} | ({} if batch is None else {"max_batch": batch})
     own = own_settings(settings, out / "data", serve=serve, drafters={} if drafter is None else {"kind": drafter})
-    plan = StreamPlan(target, draft, segments, out, own, arrival, max_new_tokens, check_every)
+    plan = StreamPlan(target, draft, segments, out, own, arrival, max_new_tokens, check_every, sampling=sampling)
     return run(plan, TITLE, console, keep=keep, offline=offline, notes=notes)
 
 
@@ -56,7 +59,10 @@ def result_of(results: RunResults, out: Path) -> BenchResult:
     }  # fmt: skip
     segments = [{"name": name} | {each: part.get(key) for each, key in named.items()} for name, part in parts.items()]
     facts = results.facts
-    settings = {name: facts[name] for name in ("target", "draft", "arrival", "max_batch", "max_new_tokens", "learn")}
+    given = (
+        "target", "draft", "arrival", "max_batch", "max_new_tokens", "temperature", "top_p", "learn",
+    )  # fmt: skip
+    settings = {name: facts[name] for name in given}
     figures = {"segments": segments, "published": facts["published"], "failed": facts["failed"]}
     files = {"summary": out / "summary.json"} if results.served else {}
     return BenchResult("online", settings, figures, files=files, interrupted=facts["interrupted"])

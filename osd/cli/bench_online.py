@@ -8,7 +8,14 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from osd.bench.harness.options import DraftOption, JsonOption, TargetOption
+from osd.bench.harness.options import (
+    DraftOption,
+    JsonOption,
+    TargetOption,
+    TemperatureOption,
+    TopPOption,
+    sampling_of,
+)  # fmt: skip
 from osd.bench.harness.prompts import PromptFiles, listed
 from osd.bench.harness.watch import note
 from osd.cli.context import surroundings
@@ -34,6 +41,8 @@ def online(
             metavar="lockstep|paced|free",
         ),
     ] = "lockstep",
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
     drafter: Annotated[
         Literal["blended", "causal"],
         typer.Option(help="blended: the draft and a table of n-grams, in one chain. causal: the draft alone."),
@@ -77,6 +86,6 @@ def online(
     results = run_bench_online(
         settings, target=pair.target, draft=pair.draft, segments=segments, out=folder, console=Console(stderr=json),
         max_new_tokens=max_tokens, batch=batch, arrival=arrival, offline=offline, drafter=drafter, keep=keep,
-        notes=problems,
+        notes=problems, sampling=sampling_of(temperature, top_p),
     )  # fmt: skip
     raise typer.Exit(result_of(results, folder).show(as_json=json))

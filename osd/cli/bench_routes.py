@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from osd.bench.harness.options import DraftOption, JsonOption, TargetOption
+from osd.bench.harness.options import (
+    DraftOption,
+    JsonOption,
+    TargetOption,
+    TemperatureOption,
+    TopPOption,
+    sampling_of,
+)  # fmt: skip
 from osd.bench.harness.prompts import PromptFiles, choose, listed
 from osd.bench.harness.watch import note, watching
 from osd.cli.context import surroundings
@@ -39,6 +46,8 @@ def routes(
     arrival: Annotated[
         str, typer.Option(help="As for `osd bench online`.", metavar="lockstep|paced|free")
     ] = "lockstep",
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
     seed: Annotated[int, typer.Option(help="Which prompts are drawn, and their order.")] = 0,
     out: Annotated[
         Path | None,
@@ -71,5 +80,6 @@ def routes(
         result = bench_routes(
             settings, watch, target=pair.target, draft=pair.draft, segments=segments, arms=chosen, out=folder,
             order=order, max_new_tokens=max_tokens, batch=batch, arrival=arrival, seed=seed,
+            sampling=sampling_of(temperature, top_p),
         )  # fmt: skip
     raise typer.Exit(result.show(as_json=json))

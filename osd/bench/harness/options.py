@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from storage.sampling import GREEDY, Sampling
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on one line instead of a table.")]
 TargetOption = Annotated[
     str | None,
@@ -20,6 +22,20 @@ DraftOption = Annotated[
         metavar="MODEL", help="Draft: a Hugging Face folder or hub name. Default: serve.draft, else the shipped one."
     ),
 ]
+TemperatureOption = Annotated[float, typer.Option(help="Of the answers; 0 is greedy.", min=0.0, max=2.0)]
+TopPOption = Annotated[
+    float, typer.Option(help="Answers are drawn from the likeliest tokens with this much probability.", max=1.0)
+]
 SecondsOption = Annotated[float, typer.Option(help="Seconds of each server at each level.", min=0.1)]
 MaxTokensOption = Annotated[int, typer.Option(help="Tokens of an answer at most; half so many at least.", min=2)]
 ClientsOption = Annotated[list[str] | None, typer.Option(help="Clients at a time.", metavar="N,…")]
+
+
+def sampling_of(temperature: float, top_p: float) -> Sampling:
+    """Return how the answers of a bench are sampled, whatever the model's generation_config.json says. Raises
+    typer.BadParameter."""
+    if not top_p > 0:
+        raise typer.BadParameter("it is the probability that is kept: above 0, at most 1", param_hint="--top-p")
+    if temperature == 0:
+        return GREEDY
+    return Sampling(temperature, top_k=0, top_p=top_p, min_p=0.0, repetition_penalty=1.0)

@@ -18,6 +18,7 @@ from osd.demo.runner.measure import WINDOW, moving_share
 from osd.demo.runner.source import Segment
 from osd.models.pair import load_pair
 from storage.errors import BadSetting
+from storage.sampling import GREEDY, Sampling
 from storage.settings import Settings
 
 TEACHING = 80
@@ -27,7 +28,7 @@ TEACHING = 80
 def bench_routes(
     settings: Settings, watch: Watch, *, target: str, draft: str, segments: Sequence[Segment], arms: Sequence[str],
     out: Path, order: str = "mixed", max_new_tokens: int = 64, batch: int | None = None, arrival: str = "lockstep",
-    check_every: int = 40, seed: int = 0,
+    check_every: int = 40, seed: int = 0, sampling: Sampling = GREEDY,
 ) -> BenchResult:  # fmt: skip
     """Serve the mixed prompts once with each arm, and compare.
 
@@ -42,12 +43,13 @@ def bench_routes(
     teaching = {segment.name: list(segment.prompts[-TEACHING:]) for segment in segments}
     plan = {
         "target": target, "draft": draft, "order": order, "seed": seed, "tokens": max_new_tokens, "arrival": arrival,
-        "batch": batch, "requests": {name: len(prompts) for name, prompts in served.items()},
+        "batch": batch, "temperature": sampling.temperature, "top_p": sampling.top_p,
+        "requests": {name: len(prompts) for name, prompts in served.items()},
     }  # fmt: skip
     items = arrange(served, order, seed)
     folder = RunFolder(out, plan, "arms.jsonl", ArmResult)
     pair = load_pair(target, draft, device=settings.serve.device, dtype=settings.serve.dtype)
-    setting = RoutesSetting(pair, items, teaching, max_new_tokens, arrival, check_every)
+    setting = RoutesSetting(pair, items, teaching, max_new_tokens, arrival, check_every, sampling)
     serve = {"target": target, "draft": draft} | ({} if batch is None else {"max_batch": batch})
 
     def measure(arm: str) -> ArmResult:

@@ -24,9 +24,10 @@ class RoutedRequest:
     version: str
     emitted: int
     """Tokens of output: the positions that are scored."""
-    hits: int
-    """Positions at which the draft that serves such requests now finds the target's token likeliest."""
-    frozen_hits: int
+    hits: float
+    """Positions at which the draft that serves such requests now finds the target's token likeliest; of a sampled text
+    Σ min(p, q) over them."""
+    frozen_hits: float
     """The same for the draft that learning started from."""
     seconds: float
     """Its share of the time spent decoding."""

@@ -17,8 +17,7 @@ from osd.demo.runner.arrival import RequestGate, make_arrival
 from osd.demo.runner.circle import make_new_folder
 from osd.demo.runner.feed import RequestFeed, Spent
 from osd.demo.runner.process import WorkerProcess, save_settings, worker_beside
-from osd.demo.runner.scoring import DraftReader
-from osd.drafters.scoring import hits
+from osd.demo.runner.scoring import DraftReader, TargetReader, shares_of
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair
@@ -26,6 +25,7 @@ from osd.prompts import encode
 from osd.sequence import Completion
 from storage.errors import BadRequest
 from storage.records import DEFAULT_DRAFT, Request, RunState
+from storage.sampling import GREEDY, Sampling
 from storage.settings import Settings
 from storage.store import Store, open_store
 
@@ -42,6 +42,7 @@ class RoutesSetting:
     max_new_tokens: int
     arrival: str
     check_every: int
+    sampling: Sampling = GREEDY
 
 
 class ArmStream:
@@ -54,11 +55,12 @@ class ArmStream:
         self._setting, self._engine, self._worker = setting, engine, worker
         self._feed = RequestFeed(engine, arrival, "(any)")
         self._frozen = DraftReader(setting.pair.draft, engine.limit)
+        self._target = TargetReader(setting.pair.target, engine.limit)
         self._alone = TargetAlone(setting.pair, engine.settings)
         self._watch = watch
         self._items: dict[str, TrafficItem] = {}
-        self._texts: list[tuple[str, list[int], int]] = []
-        """Domain, whole text and tokens of output of each finished request."""
+        self._texts: list[tuple[str, Completion]] = []
+        """Domain and text of each finished request."""
         self.result = ArmResult(arm)
 
     def run(self) -> ArmResult:
@@ -80,7 +82,7 @@ class ArmStream:
             except BadRequest as error:
                 self._refused(error)
                 continue
-            request = Request(tokens, self._setting.max_new_tokens, text=item.prompt)
+            request = Request(tokens, self._setting.max_new_tokens, self._setting.sampling, text=item.prompt)
             self._items[request.id] = item
             yield request
 
@@ -92,14 +94,13 @@ class ArmStream:
         version = completion.outcomes[-1].draft_version
         loaded_drafts = self._engine.drafter.loaded_drafts
         serving = next((s for s in loaded_drafts.values() if s.version == version), self._engine.drafter.default)
-        text, judged = [*completion.request.prompt_tokens, *completion.tokens], len(completion.tokens)
-        self._texts.append((item.domain, text, judged))
-        frozen = sum(self._frozen.hits(completion))
-        mine = sum(hits(serving, text, judged))
+        judged, p = len(completion.tokens), self._target.distributions(completion)
+        self._texts.append((item.domain, completion))
+        frozen, mine = sum(self._frozen.hits(completion, p)), sum(shares_of(serving, completion, p))
         self.result.seen.append(
             RoutedRequest(item.domain, completion.route, serving.draft, version, judged, mine, frozen, spent.seconds)
         )
-        if self._setting.check_every and len(self.result.seen) % self._setting.check_every == 0:
+        if p is None and self._setting.check_every and len(self.result.seen) % self._setting.check_every == 0:
             self._alone.hold(completion, spent)
         late = alpha(self.result.seen[-LAST:]) or 0.0
         self._watch.at(f"{self.result.arm}: {len(self.result.seen)} of {len(self._setting.items)}, α {late:.2f}")
@@ -109,13 +110,13 @@ class ArmStream:
         most of them would reach now."""
         first = self._setting.items[0].domain
         served = Counter(one.draft for one in self.result.of(first)[-LAST:])
-        texts = [(text, judged) for domain, text, judged in self._texts if domain == first][-LAST:]
+        texts = [text for domain, text in self._texts if domain == first][-LAST:]
         then = alpha(self.result.of(first)[-LAST:])
         loaded = self._engine.drafter.loaded_drafts.get(served.most_common(1)[0][0]) if texts else None
         if loaded is None or then is None:
             return None
-        now = sum(sum(hits(loaded, text, judged)) for text, judged in texts) / sum(judged for _, judged in texts)
-        return round(then - now, 4)
+        now = sum(sum(shares_of(loaded, text, self._target.distributions(text))) for text in texts)
+        return round(then - now / sum(len(text.tokens) for text in texts), 4)
 
 
 def run_arm(setting: RoutesSetting, arm: str, settings: Settings, folder: Path, watch: Watch) -> ArmResult:

@@ -27,6 +27,7 @@ from osd.models.pair import Pair, load_pair
 from osd.prompts import encode
 from storage.errors import StoreWriteFailed
 from storage.records import DEFAULT_DRAFT, Request, Route
+from storage.sampling import GREEDY, Sampling
 from storage.settings import Settings
 from storage.store import Store, open_store
 
@@ -48,9 +49,11 @@ class StreamPlan:
     """free, paced or lockstep; see osd.demo.runner.arrival."""
     max_new_tokens: int = 64
     check_every: int = 16
-    """Every so many-th request is decoded again by the target alone."""
+    """Every so many-th greedy request is decoded again by the target alone."""
     port: int | None = None
     """Where the dashboard is while it runs; None for none, 0 for any free port."""
+    sampling: Sampling = GREEDY
+    """How the requests are sampled."""
     stay: bool = False
     """Whether the dashboard stays open after the last request, until Ctrl-C."""
 
@@ -87,8 +90,9 @@ class Circle:
         interval = plan.settings.learn.most_waiting
         arrival = make_arrival(plan.arrival, self.store, [DEFAULT_DRAFT], self.engine, interval)
         stream = Stream(
-            self.engine, arrival, self.alone, max_new_tokens=plan.max_new_tokens, check_every=plan.check_every
-        )
+            self.engine, arrival, self.alone, max_new_tokens=plan.max_new_tokens, check_every=plan.check_every,
+            sampling=plan.sampling,
+        )  # fmt: skip
 
         def look(trace: StreamTrace, segment: str) -> None:
             self.worker.require_alive()

@@ -9,8 +9,11 @@ before its first mistake: every position of the text is then either accepted or 
 draft on the same text, so the draft that served, the frozen one and the offline one are compared position by position.
 
 *Counted α* (``accepted``, ``rejections``): what the engine counted while it served. It leaves out the positions that
-nobody drafted (the target's own token after a fully accepted draft), so it lies somewhat below followed α. Of trees it
-takes the place of the serving drafter's followed α.
+nobody drafted (the target's own token after a fully accepted draft), so it lies somewhat below followed α. Of trees,
+and of sampled texts where a table drafts too, it takes the place of the serving drafter's followed α.
+
+Of sampled texts followed α is Σ min(p, q) in the mean over positions, p and q after temperature and top-p: the chance
+that what the draft draws is accepted, with the target read once more over the text.
 
 Where a table drafts with the draft (``drafters.kind = "blended"``) followed α is that of the two: what the table
 guessed at each position, before the target had said it, was kept while the text was decoded.
@@ -46,9 +49,9 @@ class FinishedRequest:
     prompt_tokens: int
     emitted: int
     """Tokens of output: the positions that are scored."""
-    online_hits: int
-    """Positions at which that version's likeliest token is the target's."""
-    frozen_hits: int
+    online_hits: float
+    """Positions at which that version's likeliest token is the target's; of a sampled text Σ min(p, q) over them."""
+    frozen_hits: float
     """The same for the draft that learning started from."""
     rounds: int
     drafted: int
@@ -58,7 +61,7 @@ class FinishedRequest:
     """Its share of the time spent decoding: a step's time is divided among the rows in flight."""
     at: float
     """Seconds since the stream began."""
-    offline_hits: int | None = None
+    offline_hits: float | None = None
     """The same as ``online_hits`` for the draft distilled offline on this segment, once there is one."""
     judged: int | None = None
     """Positions that ``online_hits`` are of; None: all of the output."""
@@ -67,8 +70,8 @@ class FinishedRequest:
         """Positions that ``hits(whose)`` are of."""
         return self.judged if whose == "online" and self.judged is not None else self.emitted
 
-    def hits(self, whose: Whose) -> int:
-        """Positions at which that draft's likeliest token is the target's."""
+    def hits(self, whose: Whose) -> float:
+        """The hits of that draft."""
         hits = {"online": self.online_hits, "frozen": self.frozen_hits, "offline": self.offline_hits}[whose]
         if hits is None:
             raise ValueError(f"request {self.index} was not scored with the {whose} draft")
@@ -102,7 +105,7 @@ def moving(served: Sequence[FinishedRequest], whose: Whose, window: int = WINDOW
     return moving_share([s.hits(whose) for s in served], [s.of(whose) for s in served], window)
 
 
-def moving_share(hits: Sequence[int], positions: Sequence[int], window: int = WINDOW) -> list[float]:
+def moving_share(hits: Sequence[float], positions: Sequence[int], window: int = WINDOW) -> list[float]:
     """Hits ÷ positions of the last ``window`` requests after each one; of as many as there are at the beginning."""
     above, below = [0, *accumulate(hits)], [0, *accumulate(positions)]
     begins = [max(0, end - window) for end in range(1, len(above))]

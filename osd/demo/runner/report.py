@@ -72,9 +72,10 @@ def show(results: RunResults, console: Console) -> None:
         soft_wrap=True,
     )
     same = facts["lossless_checked"] - facts["lossless_failed"]
-    console.print(
-        f"{same} of {facts['lossless_checked']} texts decoded again are exactly the target's own.", soft_wrap=True
-    )
+    if facts["lossless_checked"]:
+        console.print(
+            f"{same} of {facts['lossless_checked']} texts decoded again are exactly the target's own.", soft_wrap=True
+        )
     for note in results.notes[:5]:
         console.print(f"[yellow]{escape(note)}[/yellow]", soft_wrap=True)
 

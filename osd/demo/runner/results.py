@@ -27,9 +27,10 @@ from storage.records import DEFAULT_DRAFT, RunState
 ALL = 1 << 20
 DEFINITIONS = {
     "alpha_frozen, alpha_last, alpha_offline": f"over the last {WINDOW} requests of the segment: share of output "
-    "positions at which that draft, reading the finished text, finds the target's token likeliest. It is "
-    "accepted ÷ (accepted + rejections) of a draft that never stops before its first mistake. alpha_last is that "
-    "of what served: of draft and table where they draft together, alpha_counted where trees are drafted",
+    "positions at which that draft, reading the finished text, finds the target's token likeliest, of sampled texts "
+    "the mean of Σ min(p, q). It is accepted ÷ (accepted + rejections) of a draft that never stops before its first "
+    "mistake. alpha_last is that of what served: of draft and table where they draft together, alpha_counted where "
+    "trees are drafted, or where texts are sampled and a table drafts too",
     "alpha_first": f"alpha of the draft that served, over the first {WINDOW} requests; it was learning already",
     "alpha_whole, alpha_frozen_whole, alpha_offline_whole": "the same over the whole segment",
     "alpha_counted": f"accepted ÷ (accepted + rejections) as the engine counted it, over the last {WINDOW} requests; "
@@ -136,6 +137,8 @@ def collect(circle: Circle, trace: StreamTrace, title: str, *, interrupted: bool
         "arrival": circle.plan.arrival,
         "max_batch": circle.plan.settings.serve.max_batch,
         "max_new_tokens": circle.plan.max_new_tokens,
+        "temperature": circle.plan.sampling.temperature,
+        "top_p": circle.plan.sampling.top_p,
         "target": circle.plan.target,
         "draft": circle.plan.draft,
         "learn": circle.plan.settings.learn.model_dump(),

@@ -23,7 +23,7 @@ from osd.demo.runner.panel import watching
 from osd.demo.runner.process import distil_offline
 from osd.demo.runner.report import leave, show, tidy
 from osd.demo.runner.results import RunResults, collect, segment_facts
-from osd.demo.runner.scoring import DraftReader
+from osd.demo.runner.scoring import DraftReader, TargetReader
 from osd.demo.runner.source import demo_segments
 from osd.demo.runner.stream import StreamTrace
 from osd.engine.session import in_folder
@@ -66,7 +66,7 @@ def run_demo(
     own = own_settings(settings, out / "data", serve=serve, drafters={"kind": drafter})
     plan = StreamPlan(
         str(TARGET), str(DRAFT), demo_segments(requests, seed, domains), out, own, arrival, max_new_tokens, check_every,
-        port, stay,
+        port, stay=stay,
     )  # fmt: skip
     return run(plan, TITLE, console, keep=keep, remark=REMARK)
 
@@ -164,6 +164,7 @@ def read_offline(circle: Circle, trace: StreamTrace, tell: Callable[[str], None]
     Raises TrainingFailed.
     """
     plan, start = circle.plan, Path(in_folder(circle.pair.draft).name)
+    target = TargetReader(circle.pair.target, circle.engine.limit)
     for segment in plan.segments:
         served = trace.of(segment.name)
         if not served:
@@ -175,5 +176,6 @@ def read_offline(circle: Circle, trace: StreamTrace, tell: Callable[[str], None]
         )  # fmt: skip
         reader = DraftReader(load_model(folder, circle.pair.device, plan.settings.serve.dtype), circle.engine.limit)
         for one in served:
-            offline = sum(reader.hits(trace.completions[one.request_id]))
+            text = trace.completions[one.request_id]
+            offline = sum(reader.hits(text, target.distributions(text)))
             trace.served[one.index] = replace(one, offline_hits=offline)

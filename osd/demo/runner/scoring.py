@@ -1,19 +1,25 @@
-"""Reading a finished text with a draft: at which positions would it have said what the target said?
+"""Reading a finished text with a draft: at which positions would the target have accepted what it says?
 
-One forward pass over prompt and output; see osd.demo.runner.measure for why this is α under greedy decoding. It happens
-after a request has finished and is no part of its time.
+One forward pass over prompt and output, and of sampled texts one of the target; see osd.demo.runner.measure for why
+this is α. It happens after a request has finished and is no part of its time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from osd.drafters.blended import TableGuesses
 from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.ngram.guess import sureness_of, trust_in_model
 from osd.drafters.scoring import logits_of, matches, reader_of
+from osd.models.decoder import Decoder
 from osd.models.pair import Model
 from osd.sequence import Completion
+from osd.verification.warping import Warp
 
 
 class DraftReader:
@@ -23,11 +29,56 @@ class DraftReader:
         """``length``: tokens of prompt and output at most."""
         self._decoder = model.decoder(1, length)
 
-    @torch.inference_mode()
-    def hits(self, completion: Completion) -> list[bool]:
-        """For every token of the output, whether the draft's likeliest token there is that token."""
-        output = completion.tokens
-        return matches(self._decoder, [*completion.request.prompt_tokens, *output], len(output)) if output else []
+    def hits(self, completion: Completion, p: Tensor | None = None) -> Sequence[float]:
+        """See :func:`accepted_shares`."""
+        return accepted_shares(self._decoder, completion, p)
+
+
+class TargetReader:
+    """The target, reading texts one at a time in a cache of its own: what their tokens were drawn from."""
+
+    def __init__(self, model: Model, length: int) -> None:
+        """``length``: tokens of prompt and output at most."""
+        self._decoder = model.decoder(1, length)
+
+    def distributions(self, completion: Completion) -> Tensor | None:
+        """Return p after warping for every token of the output, (n, V) float32; None of a greedy text, where the token
+        that stands there has all of it."""
+        if completion.request.sampling.greedy or not completion.tokens:
+            return None
+        return _distributions(self._decoder, completion, None)
+
+
+@torch.inference_mode()
+def accepted_shares(decoder: Decoder, completion: Completion, p: Tensor | None) -> Sequence[float]:
+    """Return for every token of the output the chance that the target accepts what a draft says there: Σ min(p, q) over
+    both distributions after warping, with the target's ``p`` (n, V); of a greedy text, without ``p``, whether the
+    draft's likeliest token is the one that stands there."""
+    output = completion.tokens
+    if not output:
+        return []
+    if p is None:
+        return matches(decoder, [*completion.request.prompt_tokens, *output], len(output))
+    shares: list[float] = torch.minimum(p, _distributions(decoder, completion, p.shape[1])).sum(-1).tolist()
+    return shares
+
+
+def shares_of(loaded: LoadedDraft, completion: Completion, p: Tensor | None) -> Sequence[float]:
+    """Return :func:`accepted_shares` of a draft that an engine has loaded."""
+    reader = reader_of(loaded, len(completion.request.prompt_tokens) + len(completion.tokens))
+    shares = accepted_shares(reader, completion, p)
+    reader.cache.drop()
+    return shares
+
+
+@torch.inference_mode()
+def _distributions(decoder: Decoder, completion: Completion, vocabulary: int | None) -> Tensor:
+    """Warp a model's logits over an output, (n, V); tokens of ``vocabulary`` that it lacks have none."""
+    output = completion.tokens
+    logits = logits_of(decoder, [*completion.request.prompt_tokens, *output], len(output))
+    logits = F.pad(logits, (0, (vocabulary or logits.shape[1]) - logits.shape[1]), value=-torch.inf)
+    warp = Warp([completion.request.sampling], logits.shape[1], logits.device)
+    return warp(logits[None])[0]
 
 
 def blended_hits(loaded: LoadedDraft, watched: TableGuesses, completion: Completion) -> list[bool]:

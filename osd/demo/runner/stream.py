@@ -12,19 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from torch import Tensor
+
 from osd.demo.runner.alone import TargetAlone
 from osd.demo.runner.arrival import RequestGate
 from osd.demo.runner.feed import RequestFeed, Spent
 from osd.demo.runner.measure import FinishedRequest, SwapSeen
-from osd.demo.runner.scoring import DraftReader, blended_hits
+from osd.demo.runner.scoring import DraftReader, TargetReader, blended_hits, shares_of
 from osd.demo.runner.source import Segment
 from osd.drafters.blended import BlendedDrafter
-from osd.drafters.scoring import hits
 from osd.engine.engine import Engine
 from osd.prompts import encode
 from osd.sequence import Completion
 from storage.errors import BadRequest
 from storage.records import DEFAULT_DRAFT, Request
+from storage.sampling import GREEDY, Sampling
 
 
 @dataclass
@@ -70,12 +72,14 @@ class Stream:
     """Serves segments. ``check_every``: every so many-th request is decoded again by the target alone; 0 for none."""
 
     def __init__(
-        self, engine: Engine, arrival: RequestGate, alone: TargetAlone, *, max_new_tokens: int, check_every: int
-    ) -> None:
-        self._engine, self._alone = engine, alone
+        self, engine: Engine, arrival: RequestGate, alone: TargetAlone, *, max_new_tokens: int, check_every: int,
+        sampling: Sampling = GREEDY,
+    ) -> None:  # fmt: skip
+        self._engine, self._alone, self._sampling = engine, alone, sampling
         self._feed = RequestFeed(engine, arrival, DEFAULT_DRAFT)
         self._max_new_tokens, self._check_every = max_new_tokens, check_every
         self._frozen = DraftReader(engine.pair.draft, engine.limit)
+        self._target = TargetReader(engine.pair.target, engine.limit)
         self._version = engine.draft_version
         if isinstance(engine.drafting, BlendedDrafter):
             engine.drafting.watched = {}
@@ -95,7 +99,7 @@ class Stream:
             except BadRequest as error:
                 trace.failures.append(f"{segment.name}, prompt {number}: {error}")
                 continue
-            request = Request(tokens, self._max_new_tokens, route=segment.name)
+            request = Request(tokens, self._max_new_tokens, self._sampling, route=segment.name)
             trace.prompts[request.id] = text
             yield request
 
@@ -114,24 +118,24 @@ class Stream:
             self._version = self._engine.draft_version
             trace.swaps.append(SwapSeen(len(trace.served), self._version, trace.seconds))
 
-    def _online(self, completion: Completion) -> tuple[int, int | None]:
+    def _online(self, completion: Completion, p: Tensor | None) -> tuple[float, int | None]:
         """Hits of what served it, and the positions that they are of; see osd.demo.runner.measure."""
         loaded, drafting = self._engine.drafter.default, self._engine.drafting
         if isinstance(drafting, BlendedDrafter) and drafting.watched is not None:
             watched = drafting.watched.pop(completion.request.id, None)
-            if watched and len(watched.guesses) == len(completion.tokens):  # from the start: the table was there
+            if p is None and watched and len(watched.guesses) == len(completion.tokens):  # from the start
                 return sum(blended_hits(loaded, watched, completion)), None
         elif self._engine.settings.drafters.kind == "causal":
-            text = [*completion.request.prompt_tokens, *completion.tokens]
-            return sum(hits(loaded, text, len(completion.tokens))), None
+            return sum(shares_of(loaded, completion, p)), None
         accepted = sum(outcome.accepted for outcome in completion.outcomes)
         return accepted, accepted + sum(outcome.rejections for outcome in completion.outcomes)
 
     def _finish(self, completion: Completion, spent: Spent, name: str, trace: StreamTrace) -> None:
         index = len(trace.served)
-        frozen = self._frozen.hits(completion)
+        p = self._target.distributions(completion)
+        frozen = self._frozen.hits(completion, p)
         outcomes = completion.outcomes
-        online, judged = self._online(completion)
+        online, judged = self._online(completion, p)
         trace.completions[completion.request.id] = completion
         trace.served.append(
             FinishedRequest(
@@ -152,5 +156,5 @@ class Stream:
                 at=trace.seconds,
             )
         )
-        if self._check_every and index % self._check_every == 0:
+        if p is None and self._check_every and index % self._check_every == 0:
             self._alone.hold(completion, spent)

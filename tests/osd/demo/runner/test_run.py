@@ -21,6 +21,7 @@ from osd.demo.runner.results import RunResults, segment_facts
 from osd.demo.runner.run import last_line
 from osd.demo.runner.source import Segment, demo_segments
 from storage.records import RunState
+from storage.sampling import Sampling
 from storage.settings import load_settings
 from storage.store import Store, open_store
 
@@ -57,6 +58,20 @@ def test_a_small_run_of_the_whole_circle(tmp_path: Path) -> None:
     texts_are_the_targets_and_speed_is_over_the_same_requests(results)
     everything_is_left_in_the_folder(results, out, seen)
     last_lines_have_the_names_that_are_promised(results)
+
+
+@pytest.mark.long
+def test_sampled_traffic_is_learned_from_and_told_by_what_would_be_accepted(tmp_path: Path) -> None:
+    (sql,) = demo_segments(30, domains=("sql",))
+    results = online.run_bench_online(
+        load_settings(**QUICK), target=str(TARGET), draft=str(DRAFT), segments=[sql], out=tmp_path / "run",
+        console=Console(file=io.StringIO(), width=120), max_new_tokens=TOKENS, batch=2, check_every=7,
+        drafter="causal", sampling=Sampling(0.8, top_p=0.95),
+    )  # fmt: skip
+    facts, told = segment_facts(results.served), results.facts
+    assert facts["alpha_last"] > facts["alpha_frozen"] + 0.02 and facts["alpha_offline"] > facts["alpha_frozen"] + 0.02
+    assert abs(facts["alpha_last"] - facts["alpha_counted"]) < 0.15
+    assert told["published"] > 0 and told["temperature"] == 0.8 and told["lossless_checked"] == 0
 
 
 def the_database_holds_what_was_counted(results: RunResults, store: Store) -> None:

@@ -11,11 +11,12 @@ import torch
 from osd.demo.runner.alone import TargetAlone
 from osd.demo.runner.arrival import Free
 from osd.demo.runner.feed import RequestFeed, Spent
-from osd.demo.runner.scoring import DraftReader
+from osd.demo.runner.scoring import DraftReader, TargetReader, shares_of
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.sequence import Completion
 from storage.records import Request
+from storage.sampling import Sampling
 from tests.support.models import model_of, prompts, random_module, random_pair
 from tests.support.settings import settings_of
 
@@ -29,7 +30,7 @@ def serve(pair: Pair, batch: int = 3, count: int = 8, room: int = 40) -> list[Co
     return list(engine.run(Request(prompt, room) for prompt in prompts(count, seed=5)))
 
 
-def rounds(hits: list[bool], room: int) -> list[tuple[int, int]]:
+def rounds(hits: Sequence[float], room: int) -> list[tuple[int, int]]:
     """Drafted and accepted in each round of a draft that agrees at these positions, at a fixed gamma."""
     found, at = [], 0
     while at < len(hits):
@@ -60,6 +61,55 @@ def test_reading_agrees_with_a_plain_forward_pass() -> None:
             said = pair.draft.module(input_ids=torch.tensor([tokens])).logits[0].argmax(-1).tolist()
         first = len(completion.request.prompt_tokens)
         assert reader.hits(completion) == [said[i - 1] == tokens[i] for i in range(first, len(tokens))]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1.0, seed=1), Sampling(0.7, top_p=0.8, seed=2)])
+def test_of_sampled_texts_what_would_be_accepted_is_the_overlap_of_both(sampling: Sampling) -> None:
+    """Against a plain computation, position by position; and the engine accepts as many, within four errors."""
+    pair = random_pair(noise=0.3)
+    engine = Engine(pair, settings_of(gamma__rule="fixed", gamma__initial=1, serve__max_length=128))
+    asked = [Request(p, 40, replace(sampling, seed=i), ignore_eos=True) for i, p in enumerate(prompts(12, seed=5))]
+    reader, target, told = DraftReader(pair.draft, 128), TargetReader(pair.target, 128), list[float]()
+    for completion in (done := list(engine.run(asked))):
+        p = target.distributions(completion)
+        shares = reader.hits(completion, p)
+        assert shares == pytest.approx(overlaps(pair, completion), abs=1e-4)
+        assert shares_of(engine.drafter.default, completion, p) == pytest.approx(shares, abs=1e-4)
+        told += shares
+    judged = [outcome for completion in done for outcome in completion.outcomes]
+    accepted, drafted = sum(one.accepted for one in judged), sum(one.drafted for one in judged)
+    assert abs(accepted / drafted - sum(told) / len(told)) < 4 * (0.25 / drafted) ** 0.5 + 4 * (0.25 / len(told)) ** 0.5
+
+
+@torch.inference_mode()
+def overlaps(pair: Pair, completion: Completion) -> list[float]:
+    """Σ min(p, q) by transformers' own passes, and top-p by a loop."""
+    tokens, sampling = [*completion.request.prompt_tokens, *completion.tokens], completion.request.sampling
+    both = [
+        model.module(torch.tensor([tokens])).logits[0, len(completion.request.prompt_tokens) - 1 : -1]
+        for model in (pair.target, pair.draft)
+    ]  # fmt: skip
+    found = []
+    for rows in zip(*both, strict=True):
+        p, q = (kept((row.float() / sampling.temperature).softmax(-1).tolist(), sampling.top_p) for row in rows)
+        found.append(sum(map(min, p, q)))
+    return found
+
+
+def kept(chances: list[float], top_p: float | None) -> list[float]:
+    """What top-p leaves of a distribution."""
+    mass, left = 0.0, [0.0] * len(chances)
+    for token in sorted(range(len(chances)), key=lambda token: -chances[token]):
+        if mass >= (top_p or 1.0):
+            break
+        mass, left[token] = mass + chances[token], chances[token]
+    return [chance / sum(left) for chance in left]
+
+
+def test_a_greedy_text_needs_no_pass_of_the_target() -> None:
+    pair = random_pair(noise=0.3)
+    (completion,) = serve(pair, count=1)
+    assert TargetReader(pair.target, 128).distributions(completion) is None
 
 
 def test_the_target_alone_finds_the_same_texts_alone_and_in_company() -> None:
