@@ -62,7 +62,7 @@ def _merge(folder: Path, base: Path) -> None:
 def _require_loads(folder: Path, adapter: bool) -> None:
     """Load the folder and run a pass. Raises ModelNotLoaded, or one of LOAD_ERRORS."""
     if adapter:
-        with quiet_peft(), MAKING:
+        with MAKING, quiet_peft():
             base = json.loads((folder / CONFIG).read_text("utf-8"))["base_model_name_or_path"]
             model: Any = PeftModel.from_pretrained(read_weights(base, torch.float32), str(folder))
     else:

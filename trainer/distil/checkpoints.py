@@ -180,7 +180,7 @@ def _with_adapter(model: nn.Module, learn: LearnSettings) -> PeftModel:
         target_modules=sorted(layers | set(words)), ensure_weight_tying=len(words) > 1,
         rank_pattern=dict.fromkeys(words, rank), alpha_pattern=dict.fromkeys(words, 2 * rank),
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]), quiet_peft(), MAKING:
+    with torch.random.fork_rng(devices=[]), MAKING, quiet_peft():
         torch.manual_seed(learn.seed)
         adapted: PeftModel = get_peft_model(cast(PreTrainedModel, model), config)
         return adapted

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+
+from osd.models.weights import read_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def agreement(folder: Path, answers: Sequence[SpeculatedAnswer]) -> float | None
 
     The step that an answer's end may have cut is left out.
     """
-    module: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    module: Any = read_weights(folder, torch.float32)
     module.eval()
     judged = [same for one in answers for same in _steps(module, one)]
     return sum(judged) / len(judged) if judged else None

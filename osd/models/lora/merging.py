@@ -23,7 +23,7 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     it leaves them alone."""
     if not PeftConfig.from_pretrained(str(folder)).ensure_weight_tying and _adapts_words(base, folder):
         untie(base)
-    with quiet_peft(), MAKING:
+    with MAKING, quiet_peft():
         model = PeftModel.from_pretrained(base, str(folder))
         untwine(model)
         return cast(PreTrainedModel, model.merge_and_unload())
@@ -31,7 +31,7 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
 
 def adapted(base: PreTrainedModel, folder: Path) -> PeftModel:
     """Return a PEFT folder's adapter over its base, ready to be trained."""
-    with quiet_peft(), MAKING:
+    with MAKING, quiet_peft():
         return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
 
 
