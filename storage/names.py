@@ -8,6 +8,11 @@ def head_of(draft: str) -> str:
     return f"{draft}.head"
 
 
+def draft_of_head(head: str) -> str:
+    """Return the draft, or the line of it, whose acceptance heads have this name."""
+    return head.removesuffix(".head")
+
+
 LINE = "@"
 """Separator in the names of a draft's lines; no draft's name has it."""
 

@@ -14,7 +14,7 @@ from osd.drafters.captured_choice import SampledChoice
 from osd.drafters.chain import Chain
 from osd.drafters.chain_override import Begin, ChainOverride, PassSignals
 from osd.drafters.signals import PassInfo, Signals
-from osd.models.acceptance_head import HeadPass
+from osd.models.acceptance_head import Heads
 from osd.models.captured_pass import CapturedDraft
 from osd.models.decoder import Decoder
 from osd.models.prefill import PrefillChunk, read_pieces
@@ -31,7 +31,7 @@ Feed = tuple[Tensor, Sequence[int], Sequence[int]]
 class CausalDrafter:
     """Drafts chains, one pass a token; all rows of the batch share the passes."""
 
-    def __init__(self, decoder: Decoder, vocabulary: int, head: HeadPass | None = None) -> None:
+    def __init__(self, decoder: Decoder, vocabulary: int, head: Heads | None = None) -> None:
         """Wrap a decoder. ``vocabulary``: width of the target's logits, to which the draft's are cut or padded."""
         self.decoder, self.vocabulary = decoder, vocabulary
         self.head = head
@@ -47,12 +47,12 @@ class CausalDrafter:
         """Whether the draft's own logits were as wide as the target's, once there were any."""
 
     @property
-    def head(self) -> HeadPass | None:
-        """Acceptance head for gamma rules that ask; may be replaced between two rounds."""
+    def head(self) -> Heads | None:
+        """Acceptance heads for gamma rules that ask; may be replaced between two rounds."""
         return self._head
 
     @head.setter
-    def head(self, head: HeadPass | None) -> None:
+    def head(self, head: Heads | None) -> None:
         self._head = head
         self.decoder.cache.wants_embedding = head is not None
 

@@ -9,6 +9,7 @@ import torch
 from osd.draft import Draft
 from osd.drafters.causal import CausalDrafter
 from osd.gamma.base import CostModel
+from osd.models.acceptance_head import HeadPass, heads_of
 from osd.models.decoder import Decoder
 from osd.models.lora.adapter import Adapter
 from osd.models.lora.bank import AdapterRows
@@ -84,9 +85,11 @@ class DraftModel:
         return self.decoder.prepare()
 
     def regroup(self) -> None:
-        """Rows, or their adapters, have changed."""
-        used = self._bank.set_rows([seat_of(row).adapter for row in self.rows])
+        """Rows, or their adapters or heads, have changed."""
+        seats = [seat_of(row) for row in self.rows]
+        used = self._bank.set_rows([seat.adapter for seat in seats])
         self.decoder.adapters = self._bank.mix if used else None
+        self.drafter.head = heads_of([seat.head for seat in seats])
 
 
 class LoadedDraft:
@@ -94,6 +97,8 @@ class LoadedDraft:
 
     def __init__(self, draft: str, version: str, body: DraftModel, adapter: Adapter | None = None) -> None:
         self.draft, self.version, self.body, self.adapter = draft, version, body, adapter
+        self.head: HeadPass | None = None
+        """Its acceptance head, once it has one."""
         self.rows = 0
         """Number of rows that it serves."""
         self.used = 0

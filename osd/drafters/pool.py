@@ -38,6 +38,8 @@ class DraftPool:
         self.default = default
         self.loaded_drafts: dict[str, LoadedDraft] = {default.draft: default}
         """Every draft that new requests may get."""
+        self.heads: dict[str, HeadPass | None] = {}
+        """Acceptance heads by the draft's name."""
         self.vocabulary, self.costs = vocabulary, costs
         self.device = default.body.device
         """Where drafts are wanted: the target's device."""
@@ -69,12 +71,19 @@ class DraftPool:
 
     @property
     def head(self) -> HeadPass | None:
-        """The default draft's acceptance head; other drafts have none."""
-        return self.default.body.drafter.head
+        """The default draft's acceptance head."""
+        return self.default.head
 
     @head.setter
     def head(self, head: HeadPass | None) -> None:
-        self.default.body.drafter.head = head
+        self.set_head(self.default.draft, head)
+
+    def set_head(self, draft: str, head: HeadPass | None) -> None:
+        """Give a draft another acceptance head, None for none; one that is not here yet has it when it comes."""
+        self.heads[draft] = head
+        if loaded := self.loaded_drafts.get(draft):
+            loaded.head = head
+            loaded.body.regroup()
 
     # rows
 

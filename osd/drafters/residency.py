@@ -116,10 +116,9 @@ class DraftResidency:
     def _seat(self, arrival: LoadedVersion, body: DraftModel) -> RecordedRound:
         """Add a draft, where there is room for one. Rows of the version before keep theirs."""
         loaded = LoadedDraft(arrival.draft, arrival.version, body, arrival.adapter)
+        loaded.head = self.pool.heads.get(arrival.draft)
         if arrival.draft == self.pool.default.draft:
-            head, self.pool.head = self.pool.head, None
             self.pool.default = loaded
-            self.pool.head = head
         elif self.budget is not None and self._bytes([self.pool.default, loaded]) > self.budget:
             return "never"
         elif not self._make_room(loaded):

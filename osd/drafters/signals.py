@@ -12,7 +12,7 @@ from torch import Tensor
 from osd.gamma.base import Signal
 from osd.gamma.goodput.contexts import Peak
 from osd.gamma.goodput.repeats import BatchRepeats
-from osd.models.acceptance_head import HeadPass
+from osd.models.acceptance_head import Heads
 from osd.verification.compiled_sampling import ReadOff
 
 
@@ -25,7 +25,7 @@ class PassInfo(NamedTuple):
     """The tokens of their chains before this pass, (B,) each."""
     read_off: ReadOff | None = None
     """What the pass itself computed from its logits."""
-    head: HeadPass | None = None
+    head: Heads | None = None
     embedding: Tensor | None = None
     """(B, 1, D) the draft's final hidden states for the tokens before."""
 

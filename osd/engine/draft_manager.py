@@ -96,11 +96,15 @@ class DraftManager:
     def _let_go(self, draft: str, swap: Swap, refuse: str | None = None) -> None:
         self.residence.unload(draft)
         swap.leave(draft, refuse=refuse)
+        if self.heads:
+            self.heads.leave(draft)
+            self.pool.heads.pop(draft, None)
 
-    def renew_head(self) -> None:
-        """Take a newer acceptance head of the default draft, if there is one."""
+    def renew_heads(self) -> None:
+        """Take newer acceptance heads, if there are any."""
         if self.heads and self.heads.ready:
-            (self.pool.head,) = self.heads.take()
+            for draft, head in self.heads.take():
+                self.pool.set_head(draft, head)
 
     def memory(self) -> dict[str, DraftMemory]:
         """Return the memory that each draft takes."""

@@ -263,13 +263,13 @@ class Engine:
         self.reading.close_up(len(self.rows))
 
     def _swap(self) -> None:
-        """Exchange drafts and the acceptance head for newer ones between two steps, by reference."""
+        """Exchange drafts and acceptance heads for newer ones between two steps, by reference."""
         if self.draft_manager.ready:
             with self._clock as clock:
                 self.draft_manager.renew()
                 clock.split()
             self.stats.swap_pause_ms.append(clock.first_ms)
-        self.draft_manager.renew_head()
+        self.draft_manager.renew_heads()
 
     def _find(self, request_id: str) -> SequenceState | None:
         return next((row for row in [*self.rows, *self.reading.rows] if row.request.id == request_id), None)

@@ -6,9 +6,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from osd.drafters.ngram.service.make import proposer_of
@@ -63,7 +64,8 @@ def serving(
             if leads:
                 store.routes.change(replace(store.routes.get(DEFAULT_ROUTE), draft=draft))
         if needs_head(settings.gamma):
-            heads = HeadSwap(store, draft, pair, settings, worker)
+            others: Callable[[], Iterable[str]] = partial(list, swap.serving) if swap else tuple
+            heads = HeadSwap(store, draft, pair, settings, worker, others)
             stack.callback(heads.close)
         recorder = Recorder(store, settings, worker, pair.tokenizer, target)
         stack.callback(recorder.close)

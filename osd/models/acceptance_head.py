@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -95,13 +96,42 @@ class HeadPass:
         for k, layer in enumerate(layers):
             weights[k], biases[k] = array_of(layer.weight), array_of(layer.bias)
         out = np.concatenate([array_of(self._head.out.weight)[0], array_of(self._head.out.bias)])
-        self.arrays: Acceptance = (weights, biases, out)
+        self.arrays: Acceptance | None = (weights, biases, out)
         """The same for :func:`osd.verification.compiled_sampling.read_off`, which runs it along."""
 
     def __call__(self, embeddings: Tensor) -> Tensor:
         """Embeddings (B, hidden) → sigmoid(f_θ) (B,)."""
         chances: Tensor = self._head(embeddings.float()).sigmoid()
         return chances
+
+
+class RowHeads:
+    """The heads of rows that share a pass and are of several drafts, called like one; NaN for rows without."""
+
+    arrays = None
+
+    def __init__(self, heads: Sequence[HeadPass | None]) -> None:
+        """``heads``: of each row."""
+        self._rows = {
+            head: [row for row, one in enumerate(heads) if one is head] for head in dict.fromkeys(heads) if head
+        }
+
+    def __call__(self, embeddings: Tensor) -> Tensor:
+        """Embeddings (B, hidden) → sigmoid(f_θ) (B,), each by its own row's θ."""
+        chances = torch.full((len(embeddings),), math.nan, dtype=torch.float32, device=embeddings.device)
+        for head, rows in self._rows.items():
+            chances[rows] = head(embeddings[rows])
+        return chances
+
+
+Heads = HeadPass | RowHeads
+
+
+def heads_of(rows: Sequence[HeadPass | None]) -> Heads | None:
+    """Return what estimates acceptance for rows that share a pass; None where no row's draft has a head."""
+    if not any(rows):
+        return None
+    return rows[0] if rows[0] is not None and all(one is rows[0] for one in rows) else RowHeads(rows)
 
 
 def save_head(head: AcceptanceHead, folder: Path) -> None:
@@ -126,13 +156,19 @@ def load_head(folder: Path) -> AcceptanceHead:
 def require_fit(head: AcceptanceHead, name: object, draft: Model, digest: str | None) -> None:
     """Check that the head reads this draft's embeddings: their width, and its lineage where ``digest`` (of the draft's
     files, or of its number 0) is known. Raises HeadMismatch."""
-    width = hidden_size(draft)
+    reads, width = head.config.hidden_size, hidden_size(draft)
+    if reads != width:
+        raise HeadMismatch(head=name, draft=draft.name, reason=f"it reads {reads} numbers, not {width}")
+    if digest is not None:
+        require_lineage(head, name, draft.name, digest)
+
+
+def require_lineage(head: AcceptanceHead, name: object, draft: str, digest: str) -> None:
+    """Check that the head was trained for a draft with this digest, or that of its number 0. Raises HeadMismatch."""
     config = head.config
-    if config.hidden_size != width:
-        raise HeadMismatch(head=name, draft=draft.name, reason=f"it reads {config.hidden_size} numbers, not {width}")
-    if digest is not None and digest not in (config.draft, config.trained_for):
+    if digest not in (config.draft, config.trained_for):
         reason = f"it was trained for weights {config.draft[:8]}…, these are {digest[:8]}…"
-        raise HeadMismatch(head=name, draft=draft.name, reason=reason)
+        raise HeadMismatch(head=name, draft=draft, reason=reason)
 
 
 def head_in_settings(gamma: GammaSettings, draft: Model) -> HeadPass | None:

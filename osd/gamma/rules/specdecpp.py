@@ -14,8 +14,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from osd.gamma.base import DraftDecision, Observation, RowByRow, Signal, StoppableRow
+from osd.gamma.base import DraftDecision, Observation, RowByRow, Signal
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +27,25 @@ TOKENS = 20
 class SpecDecRow:
     """State of one request: P̂ that every token of the round so far is accepted."""
 
-    __slots__ = ("_controller", "_kept")
+    __slots__ = ("_controller", "_has_head", "_kept")
 
     def __init__(self, controller: SpecDecController) -> None:
         self._controller = controller
         self._kept = 1.0
+        self._has_head = controller.has_head
 
     def next_gamma(self, batch: int) -> int:
         """Return as many tokens as may be drafted; the head ends the round."""
         self._kept = 1.0
-        return self._controller.longest
+        return self._controller.longest if self._has_head else self._controller.blind
+
+    def decide(self, drafted: int, signal: float) -> DraftDecision:
+        """Decide after a pass. The first one reads the row's own last token, which is no candidate."""
+        self._has_head = self._controller.has_head = not math.isnan(signal)
+        if not self._has_head:
+            self._controller.tell()
+            return DraftDecision.ON if drafted < self._controller.blind else DraftDecision.LAST
+        return DraftDecision.ON if drafted == 1 else self.keep_drafting(signal)
 
     def keep_drafting(self, signal: float) -> DraftDecision:
         """Decide after pass i > 1, with the estimate for token i − 1."""
@@ -47,41 +57,34 @@ class SpecDecRow:
 
 
 class SpecDecController(RowByRow):
-    """The SpecDec++ rule with threshold h. While there is no head, ``initial`` tokens a round, at least 1."""
+    """The SpecDec++ rule with threshold h. While a row's draft has no head, ``initial`` tokens a round, at least 1."""
 
     name: str = "specdecpp"
     signal: Signal = "acceptance"
 
     def __init__(self, threshold: float, *, initial: int, maximum: int) -> None:
         self.threshold = threshold
-        self._maximum = min(TOKENS, maximum)
-        self._blind = max(1, min(initial, maximum))
-        self._has_head = False  # until a signal is a number
-        self._told = False
-
-    @property
-    def longest(self) -> int:
+        self.longest = min(TOKENS, maximum)
         """Most tokens of a round."""
-        return self._maximum if self._has_head else self._blind
+        self.blind = max(1, min(initial, maximum))
+        """Tokens of a round without a head."""
+        self.has_head = False
+        """Whether the newest signal of any row was a number."""
+        self._told = False
 
     def start(self) -> SpecDecRow:
         """Return the state of a new request."""
         return SpecDecRow(self)
 
     def should_continue(
-        self, rows: Sequence[StoppableRow], drafted: int, signals: Sequence[float]
+        self, rows: Sequence[Any], drafted: int, signals: Sequence[float]
     ) -> list[DraftDecision]:
-        """Apply Algorithm 1. The first pass reads the row's own last token, which is no candidate."""
-        self._has_head = not any(map(math.isnan, signals))
-        if not self._has_head:
-            self._tell()
-            return [DraftDecision.ON if drafted < self._blind else DraftDecision.LAST] * len(rows)
-        if drafted == 1:
-            return [DraftDecision.ON] * len(rows)
-        return super().should_continue(rows, drafted, signals)
+        """Apply Algorithm 1."""
+        return [row.decide(drafted, signal) for row, signal in zip(rows, signals, strict=True)]
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Log once that a head is missing."""
         if not self._told:
             self._told = True
             message = "specdecpp has no acceptance head yet: %d tokens a round until one was trained (learn.head)"
-            log.info(message, self._blind, extra={"action": "no_head"})
+            log.info(message, self.blind, extra={"action": "no_head"})

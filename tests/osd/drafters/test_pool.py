@@ -16,12 +16,14 @@ from osd.drafters.merge import merge
 from osd.engine.engine import UNVERSIONED, Engine
 from osd.gamma.base import CostModel, Observation
 from osd.gamma.factory import CONTROLLERS, make_planner
+from osd.models.acceptance_head import HeadPass
 from osd.models.pair import Pair
 from osd.sequence import Completion
 from router.base import Decision
 from storage.records import Outcome, Request, Route
 from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
+from tests.osd.models.test_acceptance_head import random_head
 from tests.support.adapters import LINEAR, adapt, let_in, lora, read, save
 from tests.support.models import alone, default_dtype, model_of, noisy, prompts, random_pair
 from tests.support.settings import settings_of
@@ -114,6 +116,47 @@ def test_a_row_is_drafted_for_as_if_it_were_alone(engine: Make) -> None:
     assert together == apart
     by_draft = {r.route: together[r.id] for r in asked}
     assert len({str(seen) for seen in by_draft.values()}) == len(DRAFTS)  # the drafts differ
+
+
+def test_each_row_s_rounds_end_where_the_head_of_its_own_draft_says(engine: Make) -> None:
+    """As above, two of the drafts over one base; the last draft has no head, and drafts as many as it may."""
+
+    def with_heads(**settings: object) -> Engine:
+        made = engine(gamma__rule="specdecpp", gamma__initial=6, gamma__max=6, **settings)
+        for seed, name in enumerate(DRAFTS[:-1]):
+            made.drafter.set_head(name, HeadPass(random_head(seed=seed), made.pair.device))
+        return made
+
+    asked = mixed(12)
+    together = list(with_heads(serve__max_batch=6).run(asked))
+    for name in DRAFTS:
+        mine = [request for request in asked if request.route == name]
+        apart = {done.request.id: drafted(done) for done in with_heads(serve__max_batch=2).run(mine)}
+        assert {done.request.id: drafted(done) for done in together if done.request.id in apart} == apart
+    full = {name: [done for done in together if done.request.route == name] for name in DRAFTS}
+    assert {name: all(drafted(done) == most(done, 6) for done in full[name]) for name in DRAFTS} == {
+        name: name == DRAFTS[-1] for name in DRAFTS
+    }
+
+
+def drafted(done: Completion) -> list[int]:
+    return [one.drafted for one in done.rounds]
+
+
+def most(done: Completion, gamma: int) -> list[int]:
+    """Rounds of a rule that always drafts as many tokens as there is room for."""
+    left = [done.request.max_new_tokens - sum(one.emitted for one in done.rounds[:i]) for i in range(len(done.rounds))]
+    return [min(gamma, room - 1) for room in left]
+
+
+def test_a_head_comes_before_its_draft_and_stays_as_versions_change(engine: Make) -> None:
+    made = engine()
+    head = HeadPass(random_head(), made.pair.device)
+    made.drafter.set_head("late", head)
+    for seed in (3, 4):
+        assert let_in(made, "late", model_of(noisy(made.pair.target.module, 0.05, seed=seed))) == "taken"
+        assert made.drafter.loaded_drafts["late"].head is head
+    assert made.drafter.head is None
 
 
 def test_rows_that_leave_make_room_in_their_own_cache_only(engine: Make) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from osd.hotswap.heads import HeadSwap
 from osd.models.acceptance_head import AcceptanceHead, load_head, save_head
 from osd.models.pair import Pair, load_pair
 from storage.errors import HeadMismatch, LeaseHeld, TrainingFailed, WeightsDamaged
-from storage.records import DraftVersion, Request, RunState, TrainingRun, VersionState
+from storage.records import DraftVersion, Request, Route, RunState, TrainingRun, VersionState
 from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store
@@ -65,9 +68,12 @@ def serve(pair: Pair, settings: Settings, store: Store) -> Iterator[Serve]:
     """Serves the next n requests, sampled, and keeps them; the caller may look at the rounds."""
     prompts = iter(random_prompts(400, seed=5))
 
-    def run(n: int, settings: Settings = settings, seen: Callable[[int], None] = lambda _: None) -> None:
+    def run(
+        n: int, settings: Settings = settings, seen: Callable[[int], None] = lambda _: None, route: str = "default"
+    ) -> None:
         with serving(pair, settings, store) as engine:
-            asked = [Request(tuple(next(prompts)), 20, Sampling(0.5, seed=i), ignore_eos=True) for i in range(n)]
+            ask = partial(Request, max_new_tokens=20, ignore_eos=True, route=route)
+            asked = [ask(tuple(next(prompts)), sampling=Sampling(0.5, seed=i)) for i in range(n)]
             for done in engine.run(asked):
                 for r in done.rounds:
                     seen(r.drafted)
@@ -109,6 +115,27 @@ def test_a_head_learns_from_traffic_is_published_and_drafts_with_it(
     serve(8, seen=lengths.append)
     assert len(set(lengths)) > 3  # rounds end where the head says
     assert store.versions.get(version.id).state is VersionState.SERVING
+
+
+def test_every_draft_has_a_head_of_its_own(
+    store: Store, settings: Settings, serve: Serve, pair: Pair, models: Path
+) -> None:
+    store.versions.register_root("sql", models / "draft")
+    store.routes.add(Route("sql", "sql"))
+    serve(40, route="sql")
+    assert run_head_once(store, settings, "default", "me") is None
+    run = done(run_head_once(store, settings, "sql", "me"))
+    assert run.state is RunState.PUBLISHED and run.draft == "sql.head"
+    prompts = [tuple(prompt) for prompt in random_prompts(12, seed=6)]
+    with serving(pair, settings, store) as engine:
+        while not ((sql := engine.drafter.loaded_drafts.get("sql")) and sql.head):
+            list(engine.run([Request(prompts[0], 4, route="sql")]))  # it is loaded because it is asked for
+        both, most = product(prompts, ("sql", "default")), Counter[str]()
+        for one in engine.run(Request(prompt, 30, route=route, ignore_eos=True) for prompt, route in both):
+            most[one.route] = max(most[one.route], *(each.drafted for each in one.rounds))
+    assert most["default"] == settings.gamma.initial, "this one has no head yet"
+    assert settings.gamma.initial < most["sql"] <= settings.gamma.max, "rounds end where its head says"
+    assert store.versions.get(str(run.version)).state is VersionState.SERVING
 
 
 def test_the_first_head_knows_the_mean_and_no_more(store: Store, settings: Settings, serve: Serve) -> None:
