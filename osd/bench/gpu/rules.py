@@ -88,7 +88,8 @@ def measure_rules(arms: Arms, oracle: float | None, found: Findings) -> dict[str
 
 def _make(arms: Arms, found: Findings) -> dict[str, Contender]:
     """Make the arms while there is time, and let each read a batch once."""
-    made, spare = {}, found.remaining * (1 - MAKING)
+    made: dict[str, Contender] = {}
+    spare = found.remaining * (1 - MAKING)
     first = some_prompts(arms.batch, arms.pair.vocab_size, seed=98)
     for name, make in arms.all().items():
         if made and found.remaining < spare:
