@@ -19,7 +19,7 @@ def gpu(
     ctx: typer.Context,
     shapes: Annotated[
         list[str] | None,
-        typer.Option(help="Shapes: 8b, 1b, 8b-128k, tiny. Default: the first three.", metavar="NAME,…"),
+        typer.Option(help="Shapes: 8b, 8b-128k, 1b, tiny. Default: the first three.", metavar="NAME,…"),
     ] = None,
     seconds: Annotated[
         float | None,

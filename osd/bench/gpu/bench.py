@@ -80,7 +80,7 @@ def _measure(
         work[f"batch {batch}"] = partial(_rules, arms, oracles, found)
     work["learning"] = partial(_learning, pair, settings, found)
     work["swaps"] = partial(_swaps, pair, settings)
-    work["static cache"] = partial(measure_static, pair, plan)
+    work["static cache"] = partial(measure_static, pair, found)
     for part, kind in list(parts.items())[1:]:
         found.take(f"{shape.name} {part}", kind, work[part])
         gc.collect()  # engines and caches refer to each other

@@ -18,7 +18,7 @@ WEIGHTS: Mapping[str, float] = {"made": 0.5, "passes": 4, "rules": 4, "learning"
 class GpuPlan:
     """What is measured, and how much of it. What comes first is surest to be measured."""
 
-    shapes: tuple[str, ...] = ("1b", "8b", "8b-128k")
+    shapes: tuple[str, ...] = ("8b", "8b-128k", "1b")
     rows: tuple[int, ...] = (1, 8, 32)
     widths: tuple[int, ...] = (1, 5, 2, 9, 3)
     batches: tuple[int, ...] = (1, 8)

@@ -27,6 +27,8 @@ WARMING = 6
 """Turns at most in which what an engine asks for is captured."""
 MAKING = 0.6
 """Share of a part's time after which no further arm is made: those that are there must be measured."""
+COMPILING = 30.0
+"""Seconds that transformers' static cache must have on a GPU, where every layer is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,12 @@ def _rows(rates: Mapping[str, float], oracle: float | None) -> list[dict[str, An
     return rows
 
 
-def measure_static(pair: Pair, plan: GpuPlan) -> float:
-    """Return the tokens a second of transformers with a static cache, one prompt: each length is compiled anew."""
+def measure_static(pair: Pair, found: Findings) -> float:
+    """Return the tokens a second of transformers with a static cache, one prompt: each length is compiled anew. Raises
+    RuntimeError where there is no time to compile."""
+    plan, compiles = found.plan, pair.device.type == "cuda"
+    if compiles and found.remaining < COMPILING:
+        raise RuntimeError("no time to compile all layers")
     prompts, turns = some_prompts(1, pair.vocab_size, seed=99), DecodedTurns()
 
     def decode(some: Any) -> list[list[int]]:
