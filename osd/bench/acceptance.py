@@ -139,6 +139,11 @@ def _rows(values: Values) -> list[dict[str, Any]]:
     return [{"": data_set} | shares for data_set, shares in values.items()]
 
 
+def _places(drafts: Mapping[str, float]) -> list[Any]:
+    """Return the drafts' names, as numbers where all are: answers that each has learned from, say."""
+    return [int(name) for name in drafts] if all(name.isdecimal() for name in drafts) else list(drafts)
+
+
 def draw(figures: Mapping[str, Any], folder: Path) -> Path:
     """Draw both measures, a line a set over the drafts in their order."""
     from osd.bench.harness.picture import COLOURS, INK, dress, make_panels, save
@@ -147,7 +152,7 @@ def draw(figures: Mapping[str, Any], folder: Path) -> Path:
     for axes, (kind, title) in zip(panels, TITLES.items(), strict=True):
         for colour, (data_set, shares) in zip((*COLOURS[:-1],) * 9, figures[kind].items(), strict=False):
             look = {"color": INK, "linewidth": 2.5} if data_set == ALL else {"color": colour}
-            axes.plot(list(shares), list(shares.values()), "o-", label=data_set, **look)
+            axes.plot(_places(shares), list(shares.values()), "o-", label=data_set, **look)
         axes.set(title=title, xlabel="draft", ylim=(0, None))
         dress(axes)
     panels[-1].legend(fontsize=8)
