@@ -12,6 +12,7 @@ from osd.bench.harness.watch import note
 from storage.errors import OsdError
 
 COMMANDS = {
+    "acceptance": "osd.bench.acceptance:command",
     "harvest": "osd.bench.harvest:command",
     "replay": "osd.bench.replay:command",
     "router": "osd.bench.router.bench:command",

@@ -19,9 +19,12 @@ def gpu(
     ctx: typer.Context,
     shapes: Annotated[
         list[str] | None,
-        typer.Option(help="Shapes: 8b, 1b, 8b-128k, tiny. Default: the first three.", metavar="NAME,…"),
+        typer.Option(help="Shapes: 8b, 8b-128k, 1b, tiny. Default: the first three.", metavar="NAME,…"),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="What is not begun by then is left out.", min=1)] = 330.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="What is not begun by then is left out. Default: 330, with --small 120.", min=1),
+    ] = None,
     small: Annotated[bool, typer.Option("--small", help="The tiny shape and little of all; for a CPU.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for the cost tables.")] = Path("bench-gpu"),
     json: JsonOption = False,
@@ -32,15 +35,16 @@ def gpu(
 
     Example: `osd bench gpu --json`
     """
-    from osd.bench.gpu.bench import SMALL, GpuPlan, bench_gpu
+    from osd.bench.gpu.bench import bench_gpu
+    from osd.bench.gpu.findings import SMALL, GpuPlan
     from osd.bench.gpu.shapes import SHAPES
     from osd.models.pair import choose_device
 
     settings = surroundings(ctx).settings
-    plan, asked = replace(SMALL if small else GpuPlan(), seconds=seconds), listed(shapes)
+    plan, asked = SMALL if small else GpuPlan(), listed(shapes)
     if wrong := [name for name in asked if name not in SHAPES]:
         raise BadSetting(source="options", key="--shapes", reason=f"{wrong[0]} is none of {', '.join(SHAPES)}")
-    plan = replace(plan, shapes=tuple(asked)) if asked else plan
+    plan = replace(plan, shapes=tuple(asked) or plan.shapes, seconds=seconds or plan.seconds)
     with watching() as watch:
         result = bench_gpu(plan, choose_device(settings.serve.device), settings, out, watch)
     raise typer.Exit(result.show(as_json=json))

@@ -50,7 +50,6 @@ class CommandContext:
         finally:
             store.close()
 
-
     @contextmanager
     def store_as_it_is(self) -> Iterator[Store | None]:
         """Yield the store without making or changing anything; None where there is none yet, or of another schema.

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from osd.models.pair import Model
 
-START_SECONDS = 120
+START_SECONDS = 20.0
+"""How long a trainer may take to begin at least: it imports torch first."""
 
 
 class TrainerPace:
@@ -39,16 +40,21 @@ class TrainerPace:
 
 
 @contextmanager
-def trainer_beside(draft: Model, folder: Path) -> Iterator[TrainerPace | None]:
-    """Train a random draft of this shape in another process within the block; None where it did not begin."""
+def trainer_beside(draft: Model, folder: Path, seconds: float) -> Iterator[TrainerPace]:
+    """Train a random draft of this shape in another process within the block.
+
+    Raises RuntimeError where it did not begin in so many seconds.
+    """
     config = folder / "config.json"
     draft.module.config.to_json_file(config)
     command = [sys.executable, "-P", "-m", "trainer", "pace", str(config), "--device", str(draft.device)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         pace = TrainerPace(process)
-        pace.began.wait(START_SECONDS)
-        yield pace if pace.positions else None
+        pace.began.wait(max(START_SECONDS, seconds))
+        if not pace.positions:
+            raise RuntimeError("the trainer did not begin in time")
+        yield pace
     finally:
         process.terminate()
         process.wait()

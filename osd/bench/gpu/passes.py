@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
 from osd.bench.gamma.costs import CostCells, CostTable
+from osd.bench.gpu.findings import Findings, GpuPlan
 from osd.models.captured_pass import CapturedPass
 from osd.models.decoder import Decoder
 from osd.models.forward import ForwardPass
-from osd.models.pair import Model
+from osd.models.pair import Model, Pair
 
 CONTEXT = 512
 """Positions of each row before the pass."""
@@ -37,22 +39,70 @@ def eager(model: Model) -> Model:
     return replace(model, build=build)
 
 
-def measure(model: Model, cells: Sequence[tuple[int, int]], repeats: int) -> Cells:
+@dataclass(slots=True)
+class PairPasses:
+    """Milliseconds of a pair's passes."""
+
+    quick: Cells = field(default_factory=dict)
+    """Of the target, captured."""
+    slow: Cells = field(default_factory=dict)
+    """Of the target, eager."""
+    chains: dict[int, float] = field(default_factory=dict)
+    """Of CHAIN passes of the draft, captured, by rows."""
+    slow_chains: dict[int, float] = field(default_factory=dict)
+
+    def rows(self, read: float, read_draft: float) -> list[dict[str, Any]]:
+        """Return a table, beside the milliseconds that reading the weights takes."""
+        passes = [
+            {"rows": r, "tokens of a row": w, "ms": ms, "÷ reading": ms / read, "eager ms": self.slow.get((r, w))}
+            for (r, w), ms in sorted(self.quick.items())
+        ]
+        chains = [
+            {"rows": r, "chain of": CHAIN, "ms": ms, "÷ reading": ms / read_draft / CHAIN,
+             "eager ms": self.slow_chains.get(r)}
+            for r, ms in self.chains.items()
+        ]  # fmt: skip
+        return passes + chains
+
+
+def measure_pair(pair: Pair, plan: GpuPlan, found: Findings) -> PairPasses:
+    """Measure the passes of a pair, those over the first two widths and the chains first, while there is time."""
+    measured = PairPasses()
+    first = [(rows, width) for width in plan.widths[:2] for rows in plan.rows]
+    rest = [(rows, width) for width in plan.widths[2:] for rows in plan.rows]
+    target, draft = eager(pair.target), eager(pair.draft)
+    jobs = [Cell(measured.quick, cell, partial(measure_pass, pair.target, *cell)) for cell in first]
+    jobs += [Cell(measured.chains, rows, partial(measure_chain, pair.draft, rows)) for rows in plan.rows]
+    jobs += [Cell(measured.slow, cell, partial(measure_pass, target, *cell)) for cell in first]
+    jobs += [Cell(measured.slow_chains, rows, partial(measure_chain, draft, rows)) for rows in plan.rows]
+    jobs += [Cell(measured.quick, cell, partial(measure_pass, pair.target, *cell)) for cell in rest]
+    for number, job in enumerate(jobs):
+        if found.late:
+            found.leave_out(f"{pair.target.name} passes: {len(jobs) - number} of {len(jobs)} cells")
+            break
+        job.into[job.key] = job.measure(plan.repeats, found)
+    return measured
+
+
+class Cell(NamedTuple):
+    """One thing to be measured."""
+
+    into: dict[Any, float]
+    key: Any
+    measure: Callable[[int, Findings], float]
+
+
+def measure_pass(model: Model, rows: int, width: int, repeats: int, found: Findings) -> float:
     """Return the median milliseconds of passes over rows that hold CONTEXT positions."""
-    return {(rows, width): measure_pass(model, rows, width, repeats) for rows, width in cells}
-
-
-def measure_pass(model: Model, rows: int, width: int, repeats: int) -> float:
-    """Return the median milliseconds of one of them."""
     with torch.inference_mode():
         decoder = filled(model, rows)
         tokens, starts = torch.ones(rows, width, dtype=torch.long, device=decoder.device), [CONTEXT] * rows
-        ms = timed(decoder, lambda: decoder.scored(tokens, starts, [width] * rows), repeats)
+        ms = timed(decoder, lambda: decoder.scored(tokens, starts, [width] * rows), repeats, found)
         decoder.cache.drop()
     return ms
 
 
-def measure_chain(model: Model, rows: int, repeats: int) -> float:
+def measure_chain(model: Model, rows: int, repeats: int, found: Findings) -> float:
     """Return the median milliseconds of CHAIN draft passes, one after another: one graph where there is one."""
     with torch.inference_mode():
         decoder = filled(model, rows)
@@ -65,7 +115,7 @@ def measure_chain(model: Model, rows: int, repeats: int) -> float:
             for step in range(CHAIN):
                 fed = decoder.logits(fed, [start + step for start in starts])[:, -1].argmax(-1, keepdim=True)
 
-        ms = timed(decoder, chain, repeats)
+        ms = timed(decoder, chain, repeats, found)
         decoder.cache.drop()
     return ms
 
@@ -78,12 +128,12 @@ def filled(model: Model, rows: int) -> Decoder:
     return decoder
 
 
-def timed(decoder: Decoder, run: Callable[[], object], repeats: int) -> float:
+def timed(decoder: Decoder, run: Callable[[], object], repeats: int, found: Findings) -> float:
     """Run until what can be captured is, then return the median milliseconds of ``repeats`` runs."""
     until = time.monotonic() + READY_SECONDS
     for _ in range(6):
         run()
-    while waits(decoder) and time.monotonic() < until:
+    while waits(decoder) and time.monotonic() < until and not found.late:
         decoder.prepare() or time.sleep(0.02)  # type: ignore[func-returns-value]
         run()
     run()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -56,17 +56,24 @@ SHAPES = {
 """Those of Llama, and one for a CPU."""
 
 
+class RandomPair(NamedTuple):
+    """A pair, and the share of positions at which both have the same likeliest token."""
+
+    pair: Pair
+    agreement: float
+
+
 @torch.inference_mode()
-def random_pair(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Pair:
+def random_pair(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> RandomPair:
     """Make a target and its draft on the device."""
     target, draft = (_random(shape.config(layers), device, dtype) for layers in (shape.layers, 1))
     for part in ("embed_tokens", "norm"):
         getattr(draft.model, part).load_state_dict(getattr(target.model, part).state_dict())
     draft.model.layers[0].load_state_dict(target.model.layers[0].state_dict())
     draft.lm_head.load_state_dict(target.lm_head.state_dict())
-    _agree(target, draft, shape.vocabulary)
+    agreement = _agree(target, draft, shape.vocabulary)
     both = [Model(shape.name, each, 8192, choose_forward(each, shape.name)) for each in (target, draft)]
-    return Pair(both[0], both[1], None, frozenset())
+    return RandomPair(Pair(both[0], both[1], None, frozenset()), agreement)
 
 
 def other_draft(pair: Pair) -> Model:
@@ -86,13 +93,14 @@ def _random(config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> An
     return model.eval().requires_grad_(False)
 
 
-def _agree(target: Any, draft: Any, vocabulary: int) -> None:
-    """Scale what the target's later layers add, by halving, until the draft agrees as often as AGREEMENT says."""
+def _agree(target: Any, draft: Any, vocabulary: int) -> float:
+    """Scale what the target's later layers add, by halving, until the draft agrees as often as AGREEMENT says; return
+    how often it does."""
     device = target.device
     texts = torch.randint(2, vocabulary, (4, POSITIONS), generator=torch.Generator().manual_seed(1)).to(device)
     wanted = torch.stack([draft(texts[i : i + 1], use_cache=False).logits[0].argmax(-1) for i in range(len(texts))])
     products = [part for layer in target.model.layers[1:] for part in (layer.self_attn.o_proj, layer.mlp.down_proj)]
-    low, high, now = 0.0, 1.0, 1.0
+    low, high, now, agreed = 0.0, 1.0, 1.0, 0.0
     for _ in range(TRIES):
         middle = (low + high) / 2
         for part in products:
@@ -101,3 +109,4 @@ def _agree(target: Any, draft: Any, vocabulary: int) -> None:
         said = [target(texts[i : i + 1], use_cache=False).logits[0].argmax(-1) for i in range(len(texts))]
         agreed = float((torch.stack(said) == wanted).float().mean())
         low, high = (middle, high) if agreed > AGREEMENT else (low, middle)
+    return agreed
