@@ -149,12 +149,15 @@ def draw(figures: Mapping[str, Any], folder: Path) -> Path:
     from osd.bench.harness.picture import COLOURS, INK, dress, make_panels, save
 
     figure, panels = make_panels(len(TITLES), 4.0, 3.0, sharey=True)
+    numbered = all(name.isdecimal() for name in next(iter(figures[next(iter(TITLES))].values())))
+    label = "answers learned from (names of the drafts)" if numbered else "draft"
     for axes, (kind, title) in zip(panels, TITLES.items(), strict=True):
         for colour, (data_set, shares) in zip((*COLOURS[:-1],) * 9, figures[kind].items(), strict=False):
             look = {"color": INK, "linewidth": 2.5} if data_set == ALL else {"color": colour}
             axes.plot(_places(shares), list(shares.values()), "o-", label=data_set, **look)
-        axes.set(title=title, xlabel="draft", ylim=(0, None))
+        axes.set(title=title, xlabel=label, ylim=(0, None))
         dress(axes)
+    panels[0].set_ylabel("share of positions")
     panels[-1].legend(fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)
     return save(figure, folder, "acceptance")
