@@ -44,15 +44,23 @@ def command(
     """
     settings, drafts = load_settings(), listed(draft)
     pair = choose_pair(settings.serve, target, drafts[0]).load(settings.serve)
-    others = {Path(name).name: load_model(name, pair.device, settings.serve.dtype) for name in drafts[1:]}
+    first, *others = _names(drafts)
+    models = {first: pair.draft}
+    for name, folder in zip(others, drafts[1:], strict=True):
+        models[name] = load_model(folder, pair.device, settings.serve.dtype)
     with watching() as watch:
         sets = tokens_by_set(pair.tokenizer, prompts, count, row_limit(pair, settings.serve) - max_tokens)
-        models = {Path(drafts[0]).name: pair.draft} | others
         figures = bench_acceptance(pair, models, sets, settings, max_tokens, watch)
     facts = {"target": pair.target.name, "drafts": drafts, "prompts": count, "max_new_tokens": max_tokens}
     tables = {f"{title}, by set of prompts": _rows(figures[name]) for name, title in TITLES.items()}
     files = {"acceptance by draft": draw(figures, out)} if out and not watch.stopped else {}
     raise typer.Exit(BenchResult("acceptance", facts, figures, tables, files, watch.stopped).show(as_json=json))
+
+
+def _names(drafts: Sequence[str]) -> Sequence[str]:
+    """Return the names of the drafts' folders; whole paths where two have the same name."""
+    short = [Path(draft).name for draft in drafts]
+    return short if len(set(short)) == len(short) else drafts
 
 
 TITLES = {"right": "Likeliest token is the target's", "overlap": "Σ min(p, q)"}

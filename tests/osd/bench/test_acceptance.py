@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from osd.bench.acceptance import bench_acceptance, draw
+from osd.bench.acceptance import _names, bench_acceptance, draw
 from osd.bench.harness.watch import Watch
 from storage.settings import load_settings
 from tests.support.models import model_of, noisy, prompts, random_module, random_pair
@@ -39,3 +39,8 @@ def test_all_is_the_mean_over_the_positions_of_the_sets(figures: dict[str, Any])
 
 def test_it_draws_a_line_a_set(figures: dict[str, Any], tmp_path: Path) -> None:
     assert draw(figures, tmp_path).stat().st_size > 1000
+
+
+def test_drafts_of_one_name_are_told_apart() -> None:
+    assert _names(["runs/v1", "runs/v2"]) == ["v1", "v2"]
+    assert _names(["one/draft", "other/draft"]) == ["one/draft", "other/draft"]
