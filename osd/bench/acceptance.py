@@ -21,12 +21,15 @@ from osd.bench.harness.prompts import PromptFiles, Tokens, listed, tokens_by_set
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch, watching
-from osd.drafters.scoring import logits_of
+from osd.drafters.scoring import distributions
 from osd.models.pair import Model, Pair, load_model, row_limit
 from osd.server.start import choose_pair
+from storage.sampling import Sampling
 from storage.settings import Settings, load_settings
 
 ALL = "all"
+AT_ONE = Sampling(1.0)
+"""The distributions themselves."""
 
 
 def command(
@@ -68,7 +71,7 @@ Values = dict[str, dict[str, float]]
 """By set, by draft."""
 
 
-class Answer(NamedTuple):
+class AnsweredPrompt(NamedTuple):
     """The target's answer to a prompt of a data set."""
 
     data_set: str
@@ -100,7 +103,8 @@ def bench_acceptance(
     alone = settings.changed(gamma={"rule": "fixed", "initial": 0})
     target = osd_contender("target", pair, alone, max_new_tokens)
     answered = {name: target.decode(prompts) for name, prompts in sets.items()}
-    jobs = [Answer(n, p, tuple(text)) for n in sets for p, text in zip(sets[n], answered[n], strict=True) if text]
+    both = {name: zip(prompts, answered[name], strict=True) for name, prompts in sets.items()}
+    jobs = [AnsweredPrompt(name, p, tuple(text)) for name, pairs in both.items() for p, text in pairs if text]
     readings = [r for each in measure_all(jobs, lambda job: _read(pair.target, drafts, job), watch) for r in each]
     figures: dict[str, Any] = {kind: _shares(readings, kind) for kind in TITLES}
     first = next(iter(drafts))
@@ -108,25 +112,15 @@ def bench_acceptance(
     return figures
 
 
-def _read(target: Model, drafts: Mapping[str, Model], answer: Answer) -> list[Reading]:
+def _read(target: Model, drafts: Mapping[str, Model], answer: AnsweredPrompt) -> list[Reading]:
     text, count = [*answer.prompt, *answer.tokens], len(answer.tokens)
-    p = _probabilities(target, text, count)
+    p = distributions(target.decoder(1, len(text)), text, count, AT_ONE)
     said = torch.tensor(answer.tokens, device=p.device)
     found = []
     for name, draft in drafts.items():
-        q = _probabilities(draft, text, count).to(p.device)
-        wide = min(p.shape[1], q.shape[1])
-        overlap = torch.minimum(p[:, :wide], q[:, :wide]).sum()
-        right = (q.argmax(-1) == said).sum()
+        q = distributions(draft.decoder(1, len(text)), text, count, AT_ONE, p.shape[1]).to(p.device)
+        overlap, right = torch.minimum(p, q).sum(), (q.argmax(-1) == said).sum()
         found.append(Reading(answer.data_set, name, count, float(right), float(overlap)))
-    return found
-
-
-@torch.inference_mode()
-def _probabilities(model: Model, text: list[int], judged: int) -> torch.Tensor:
-    decoder = model.decoder(1, len(text))
-    found = logits_of(decoder, text, judged).float().softmax(-1)
-    decoder.cache.drop()
     return found
 
 
@@ -147,22 +141,20 @@ def _rows(values: Values) -> list[dict[str, Any]]:
     return [{"": data_set} | shares for data_set, shares in values.items()]
 
 
-def _places(drafts: Mapping[str, float]) -> list[Any]:
-    """Return the drafts' names, as numbers where all are: answers that each has learned from, say."""
-    return [int(name) for name in drafts] if all(name.isdecimal() for name in drafts) else list(drafts)
-
-
 def draw(figures: Mapping[str, Any], folder: Path) -> Path:
-    """Draw both measures, a line a set over the drafts in their order."""
+    """Draw both measures, a line a set over the drafts in their order. Names that are all numbers are taken for the
+    answers that each draft has learned from."""
     from osd.bench.harness.picture import COLOURS, INK, dress, make_panels, save
 
     figure, panels = make_panels(len(TITLES), 4.0, 3.0, sharey=True)
-    numbered = all(name.isdecimal() for name in next(iter(figures[next(iter(TITLES))].values())))
+    places: list[Any] = list(figures["right"][ALL])
+    numbered = all(name.isdecimal() for name in places)
     label = "answers learned from (names of the drafts)" if numbered else "draft"
+    places = [int(name) for name in places] if numbered else places
     for axes, (kind, title) in zip(panels, TITLES.items(), strict=True):
         for colour, (data_set, shares) in zip((*COLOURS[:-1],) * 9, figures[kind].items(), strict=False):
             look = {"color": INK, "linewidth": 2.5} if data_set == ALL else {"color": colour}
-            axes.plot(_places(shares), list(shares.values()), "o-", label=data_set, **look)
+            axes.plot(places, list(shares.values()), "o-", label=data_set, **look)
         axes.set(title=title, xlabel=label, ylim=(0, None))
         dress(axes)
     panels[0].set_ylabel("share of positions")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from osd.drafters.loaded_draft import LoadedDraft
@@ -21,7 +22,9 @@ from osd.drafters.pool import DraftPool
 from osd.models.decoder import Decoder
 from osd.models.lora.bank import AdapterRows
 from osd.sequence import Completion, SequenceState
+from osd.verification.warping import Warp
 from router.foresight import TextScore
+from storage.sampling import Sampling
 
 WAITING = 64
 """Finished requests that are kept until there is time; the oldest are dropped."""
@@ -96,6 +99,17 @@ def matches(decoder: Decoder, tokens: list[int], judged: int) -> list[bool]:
     said = logits_of(decoder, tokens, judged).argmax(-1)
     found: list[bool] = (said == torch.tensor(tokens[-judged:], device=decoder.device)).tolist()
     return found
+
+
+@torch.inference_mode()
+def distributions(
+    decoder: Decoder, tokens: list[int], judged: int, sampling: Sampling, vocabulary: int | None = None
+) -> Tensor:
+    """Return what a model draws each of the last ``judged`` tokens from, after warping: (judged, V) float32. Its logits
+    are cut or padded to ``vocabulary``, as when it drafts."""
+    logits = logits_of(decoder, tokens, judged)
+    logits = F.pad(logits, (0, (vocabulary or logits.shape[1]) - logits.shape[1]), value=-torch.inf)
+    return Warp([sampling], logits.shape[1], logits.device)(logits[None])[0]
 
 
 @torch.inference_mode()

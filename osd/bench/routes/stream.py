@@ -17,7 +17,7 @@ from osd.demo.runner.arrival import RequestGate, make_arrival
 from osd.demo.runner.circle import make_new_folder
 from osd.demo.runner.feed import RequestFeed, Spent
 from osd.demo.runner.process import WorkerProcess, save_settings, worker_beside
-from osd.demo.runner.scoring import DraftReader, TargetReader, shares_of
+from osd.demo.runner.scoring import DraftReader, TargetReader, loaded_hits
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair
@@ -96,7 +96,7 @@ class ArmStream:
         serving = next((s for s in loaded_drafts.values() if s.version == version), self._engine.drafter.default)
         judged, p = len(completion.tokens), self._target.distributions(completion)
         self._texts.append((item.domain, completion))
-        frozen, mine = sum(self._frozen.hits(completion, p)), sum(shares_of(serving, completion, p))
+        frozen, mine = sum(self._frozen.hits(completion, p)), sum(loaded_hits(serving, completion, p))
         self.result.seen.append(
             RoutedRequest(item.domain, completion.route, serving.draft, version, judged, mine, frozen, spent.seconds)
         )
@@ -115,7 +115,7 @@ class ArmStream:
         loaded = self._engine.drafter.loaded_drafts.get(served.most_common(1)[0][0]) if texts else None
         if loaded is None or then is None:
             return None
-        now = sum(sum(shares_of(loaded, text, self._target.distributions(text))) for text in texts)
+        now = sum(sum(loaded_hits(loaded, text, self._target.distributions(text))) for text in texts)
         return round(then - now / sum(len(text.tokens) for text in texts), 4)
 
 

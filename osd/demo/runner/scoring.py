@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from osd.drafters.blended import TableGuesses
 from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.ngram.guess import sureness_of, trust_in_model
-from osd.drafters.scoring import logits_of, matches, reader_of
+from osd.drafters.scoring import distributions, logits_of, matches, reader_of
 from osd.models.decoder import Decoder
 from osd.models.pair import Model
 from osd.sequence import Completion
-from osd.verification.warping import Warp
 
 
 class DraftReader:
@@ -30,8 +28,8 @@ class DraftReader:
         self._decoder = model.decoder(1, length)
 
     def hits(self, completion: Completion, p: Tensor | None = None) -> Sequence[float]:
-        """See :func:`accepted_shares`."""
-        return accepted_shares(self._decoder, completion, p)
+        """See :func:`expected_hits`."""
+        return expected_hits(self._decoder, completion, p)
 
 
 class TargetReader:
@@ -46,39 +44,33 @@ class TargetReader:
         that stands there has all of it."""
         if completion.request.sampling.greedy or not completion.tokens:
             return None
-        return _distributions(self._decoder, completion, None)
+        return distributions(self._decoder, _text(completion), len(completion.tokens), completion.request.sampling)
 
 
-@torch.inference_mode()
-def accepted_shares(decoder: Decoder, completion: Completion, p: Tensor | None) -> Sequence[float]:
-    """Return for every token of the output the chance that the target accepts what a draft says there: Σ min(p, q) over
-    both distributions after warping, with the target's ``p`` (n, V); of a greedy text, without ``p``, whether the
+def expected_hits(decoder: Decoder, completion: Completion, p: Tensor | None) -> Sequence[float]:
+    """Return for every token of the output the probability that the target accepts what a draft says there: Σ min(p, q)
+    over both distributions after warping, with the target's ``p`` (n, V); of a greedy text, without ``p``, whether the
     draft's likeliest token is the one that stands there."""
-    output = completion.tokens
-    if not output:
+    text, count = _text(completion), len(completion.tokens)
+    if not count:
         return []
     if p is None:
-        return matches(decoder, [*completion.request.prompt_tokens, *output], len(output))
-    shares: list[float] = torch.minimum(p, _distributions(decoder, completion, p.shape[1])).sum(-1).tolist()
-    return shares
+        return matches(decoder, text, count)
+    q = distributions(decoder, text, count, completion.request.sampling, p.shape[1])
+    found: list[float] = torch.minimum(p, q.to(p.device)).sum(-1).tolist()
+    return found
 
 
-def shares_of(loaded: LoadedDraft, completion: Completion, p: Tensor | None) -> Sequence[float]:
-    """Return :func:`accepted_shares` of a draft that an engine has loaded."""
-    reader = reader_of(loaded, len(completion.request.prompt_tokens) + len(completion.tokens))
-    shares = accepted_shares(reader, completion, p)
+def loaded_hits(loaded: LoadedDraft, completion: Completion, p: Tensor | None) -> Sequence[float]:
+    """Return :func:`expected_hits` of a draft that an engine has loaded."""
+    reader = reader_of(loaded, len(_text(completion)))
+    found = expected_hits(reader, completion, p)
     reader.cache.drop()
-    return shares
+    return found
 
 
-@torch.inference_mode()
-def _distributions(decoder: Decoder, completion: Completion, vocabulary: int | None) -> Tensor:
-    """Warp a model's logits over an output, (n, V); tokens of ``vocabulary`` that it lacks have none."""
-    output = completion.tokens
-    logits = logits_of(decoder, [*completion.request.prompt_tokens, *output], len(output))
-    logits = F.pad(logits, (0, (vocabulary or logits.shape[1]) - logits.shape[1]), value=-torch.inf)
-    warp = Warp([completion.request.sampling], logits.shape[1], logits.device)
-    return warp(logits[None])[0]
+def _text(completion: Completion) -> list[int]:
+    return [*completion.request.prompt_tokens, *completion.tokens]
 
 
 def blended_hits(loaded: LoadedDraft, watched: TableGuesses, completion: Completion) -> list[bool]:

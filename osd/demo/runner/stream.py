@@ -18,7 +18,7 @@ from osd.demo.runner.alone import TargetAlone
 from osd.demo.runner.arrival import RequestGate
 from osd.demo.runner.feed import RequestFeed, Spent
 from osd.demo.runner.measure import FinishedRequest, SwapSeen
-from osd.demo.runner.scoring import DraftReader, TargetReader, blended_hits, shares_of
+from osd.demo.runner.scoring import DraftReader, TargetReader, blended_hits, loaded_hits
 from osd.demo.runner.source import Segment
 from osd.drafters.blended import BlendedDrafter
 from osd.engine.engine import Engine
@@ -126,7 +126,7 @@ class Stream:
             if p is None and watched and len(watched.guesses) == len(completion.tokens):  # from the start
                 return sum(blended_hits(loaded, watched, completion)), None
         elif self._engine.settings.drafters.kind == "causal":
-            return sum(shares_of(loaded, completion, p)), None
+            return sum(loaded_hits(loaded, completion, p)), None
         accepted = sum(outcome.accepted for outcome in completion.outcomes)
         return accepted, accepted + sum(outcome.rejections for outcome in completion.outcomes)
 

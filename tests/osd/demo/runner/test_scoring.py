@@ -11,7 +11,7 @@ import torch
 from osd.demo.runner.alone import TargetAlone
 from osd.demo.runner.arrival import Free
 from osd.demo.runner.feed import RequestFeed, Spent
-from osd.demo.runner.scoring import DraftReader, TargetReader, shares_of
+from osd.demo.runner.scoring import DraftReader, TargetReader, loaded_hits
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.sequence import Completion
@@ -74,7 +74,7 @@ def test_of_sampled_texts_what_would_be_accepted_is_the_overlap_of_both(sampling
         p = target.distributions(completion)
         shares = reader.hits(completion, p)
         assert shares == pytest.approx(overlaps(pair, completion), abs=1e-4)
-        assert shares_of(engine.drafter.default, completion, p) == pytest.approx(shares, abs=1e-4)
+        assert loaded_hits(engine.drafter.default, completion, p) == pytest.approx(shares, abs=1e-4)
         told += shares
     judged = [outcome for completion in done for outcome in completion.outcomes]
     accepted, drafted = sum(one.accepted for one in judged), sum(one.drafted for one in judged)
