@@ -89,12 +89,15 @@ def samples_of(
     """Make the samples of an answer's choice ``number``. Where the engine gave no distributions for it ``score`` does;
     without that: None."""
     choice = answer.choices[number]
-    if not choice.top_ids and score is None:
+    begin, count, text = len(answer.prompt), len(choice.tokens), [*answer.prompt, *choice.tokens]
+    if choice.top_ids:
+        ids, logprobs, outside = tops(choice, k)
+    elif score is not None:
+        ids, logprobs, outside = score(text, begin)
+    else:
         return None
-    begin, count = len(answer.prompt), len(choice.tokens)
-    tokens = np.array([*answer.prompt, *choice.tokens], np.int32)
+    tokens = np.array(text, np.int32)
     kinds, drafted = _drafted(answer, choice, origin, tokens, recover)
-    ids, logprobs, outside = tops(choice, k) if choice.top_ids or score is None else score(tokens.tolist(), begin)
     greedy = answer.temperature == 0
     known = np.where((kinds == TokenKind.UNDRAFTED) | (not greedy), np.nan, kinds == TokenKind.ACCEPTED)
     return RequestSamples(

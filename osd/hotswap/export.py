@@ -11,7 +11,7 @@ from peft import PeftModel
 
 from osd.models.lora.adapter import CONFIG, WEIGHTS
 from osd.models.lora.merging import merged, quiet_peft
-from osd.models.weights import LOAD_ERRORS, MAKING, first_line, read_weights
+from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights
 from osd.models.writing import write_full
 from storage.errors import BadInput, ModelNotLoaded, WeightsDamaged
 from storage.records import DraftVersion
@@ -62,7 +62,7 @@ def _merge(folder: Path, base: Path) -> None:
 def _require_loads(folder: Path, adapter: bool) -> None:
     """Load the folder and run a pass. Raises ModelNotLoaded, or one of LOAD_ERRORS."""
     if adapter:
-        with MAKING, quiet_peft():
+        with LOAD_LOCK, quiet_peft():
             base = json.loads((folder / CONFIG).read_text("utf-8"))["base_model_name_or_path"]
             model: Any = PeftModel.from_pretrained(read_weights(base, torch.float32), str(folder))
     else:

@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from osd.models.limits import named
 from osd.models.twin import DENSE, INDICES, OWN, STACKS, take_apart
-from osd.models.weights import LOAD_ERRORS, MAKING
+from osd.models.weights import LOAD_ERRORS, LOAD_LOCK
 from storage.errors import PairError
 
 SHARE = 12
@@ -116,7 +116,7 @@ def _with_weights(
 ) -> PreTrainedModel:
     """Return a model of the configuration with the module's weights. Raises RuntimeError for one that has others."""
     dtype = next(module.parameters()).dtype
-    with MAKING:
+    with LOAD_LOCK:
         made: Any = type(module)(config)
     small: PreTrainedModel = made.to(dtype).eval().requires_grad_(False)
     small.generation_config = module.generation_config

@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from osd.models.limits import named
-from osd.models.weights import MAKING
+from osd.models.weights import LOAD_LOCK
 
 FIRST, STEP, LENGTH = 16, 8, 48
 """The smallest switch of a twin, the step from one to the next larger one, and the least positions that it knows."""
@@ -50,7 +50,7 @@ def twin_of(module: PreTrainedModel) -> PreTrainedModel:
     config._attn_implementation = module.config._attn_implementation
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        with MAKING:
+        with LOAD_LOCK:
             small: Any = type(module)(config)
         twin: PreTrainedModel = small.float().eval().requires_grad_(False)
         for name, weight in twin.named_parameters():

@@ -21,7 +21,7 @@ LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, Safeten
 """What transformers and safetensors raise when a folder does not hold a model they can read."""
 NAMED = 3
 """Tensors that a sentence names."""
-MAKING = RLock()
+LOAD_LOCK = RLock()
 """Held while transformers or PEFT makes a model. Meanwhile they exchange functions that all models of the process
 share, the tying of weights among them: of two at once the later would put back what the earlier had put there, and no
 model would be tied ever after."""
@@ -34,7 +34,7 @@ def read_weights(name: str | Path, dtype: Any, device_map: Any = None) -> PreTra
     ``dtype``: a torch.dtype, or ``auto`` for the files' own. Raises ModelNotLoaded.
     """
     try:
-        with MAKING:
+        with LOAD_LOCK:
             both: Any = AutoModelForCausalLM.from_pretrained(
                 str(name), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True,
                 ignore_mismatched_sizes=True, device_map=device_map,

@@ -1,4 +1,4 @@
-"""Wherever transformers or PEFT makes a model, `MAKING` is held: in a process they make one at a time."""
+"""Wherever transformers or PEFT makes a model, `LOAD_LOCK` is held: in a process they make one at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def made_without(source: str) -> Iterator[str]:
     tree = ast.parse(source)
     held = {
         id(inner) for block in ast.walk(tree) if isinstance(block, ast.With)
-        if any(ast.unparse(one.context_expr) == "MAKING" for one in block.items) for inner in ast.walk(block)
+        if any(ast.unparse(one.context_expr) == "LOAD_LOCK" for one in block.items) for inner in ast.walk(block)
     }  # fmt: skip
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and MAKES.fullmatch(ast.unparse(node.func)) and id(node) not in held:

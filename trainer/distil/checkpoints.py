@@ -25,7 +25,7 @@ from osd.models.limits import position_limit
 from osd.models.lora.adapter import BASE_MARK
 from osd.models.lora.merging import adapted, merged, quiet_peft
 from osd.models.lora.tied import tie, ties
-from osd.models.weights import LOAD_ERRORS, MAKING, first_line, read_weights
+from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights
 from osd.models.writing import stored_dtype, write_full
 from storage.errors import ModelNotLoaded, WeightsDamaged, WrongState
 from storage.records import DraftVersion
@@ -180,7 +180,7 @@ def _with_adapter(model: nn.Module, learn: LearnSettings) -> PeftModel:
         target_modules=sorted(layers | set(words)), ensure_weight_tying=len(words) > 1,
         rank_pattern=dict.fromkeys(words, rank), alpha_pattern=dict.fromkeys(words, 2 * rank),
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]), MAKING, quiet_peft():
+    with torch.random.fork_rng(devices=[]), LOAD_LOCK, quiet_peft():
         torch.manual_seed(learn.seed)
         adapted: PeftModel = get_peft_model(cast(PreTrainedModel, model), config)
         return adapted

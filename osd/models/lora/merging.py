@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from osd.models.lora.adapter import WEIGHTS
 from osd.models.lora.tied import untwine
-from osd.models.weights import MAKING
+from osd.models.weights import LOAD_LOCK
 
 
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
@@ -23,7 +23,7 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     it leaves them alone."""
     if not PeftConfig.from_pretrained(str(folder)).ensure_weight_tying and _adapts_words(base, folder):
         untie(base)
-    with MAKING, quiet_peft():
+    with LOAD_LOCK, quiet_peft():
         model = PeftModel.from_pretrained(base, str(folder))
         untwine(model)
         return cast(PreTrainedModel, model.merge_and_unload())
@@ -31,7 +31,7 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
 
 def adapted(base: PreTrainedModel, folder: Path) -> PeftModel:
     """Return a PEFT folder's adapter over its base, ready to be trained."""
-    with MAKING, quiet_peft():
+    with LOAD_LOCK, quiet_peft():
         return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
 
 
