@@ -37,14 +37,14 @@ class SpecDecRow:
     def next_gamma(self, batch: int) -> int:
         """Return as many tokens as may be drafted; the head ends the round."""
         self._kept = 1.0
-        return self._controller.longest if self._has_head else self._controller.blind
+        return self._controller.longest if self._has_head else self._controller.initial
 
     def decide(self, drafted: int, signal: float) -> DraftDecision:
         """Decide after a pass. The first one reads the row's own last token, which is no candidate."""
         self._has_head = self._controller.has_head = not math.isnan(signal)
         if not self._has_head:
-            self._controller.tell()
-            return DraftDecision.ON if drafted < self._controller.blind else DraftDecision.LAST
+            self._controller.note_no_head()
+            return DraftDecision.ON if drafted < self._controller.initial else DraftDecision.LAST
         return DraftDecision.ON if drafted == 1 else self.keep_drafting(signal)
 
     def keep_drafting(self, signal: float) -> DraftDecision:
@@ -66,7 +66,7 @@ class SpecDecController(RowByRow):
         self.threshold = threshold
         self.longest = min(TOKENS, maximum)
         """Most tokens of a round."""
-        self.blind = max(1, min(initial, maximum))
+        self.initial = max(1, min(initial, maximum))
         """Tokens of a round without a head."""
         self.has_head = False
         """Whether the newest signal of any row was a number."""
@@ -82,9 +82,9 @@ class SpecDecController(RowByRow):
         """Apply Algorithm 1."""
         return [row.decide(drafted, signal) for row, signal in zip(rows, signals, strict=True)]
 
-    def tell(self) -> None:
+    def note_no_head(self) -> None:
         """Log once that a head is missing."""
         if not self._told:
             self._told = True
             message = "specdecpp has no acceptance head yet: %d tokens a round until one was trained (learn.head)"
-            log.info(message, self.blind, extra={"action": "no_head"})
+            log.info(message, self.initial, extra={"action": "no_head"})
