@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from osd.bench.harness.options import (
+    ArrivalOption,
     DraftOption,
     JsonOption,
     TargetOption,
@@ -33,14 +34,7 @@ def online(
     batch: Annotated[
         int | None, typer.Option(help="Requests decoded together. Default: serve.max_batch.", metavar="N", min=1)
     ] = None,
-    arrival: Annotated[
-        str,
-        typer.Option(
-            help="lockstep: every learn.interval_requests requests, wait until the update over them serves, as in the "
-            "OSD paper's Algorithm 1. paced: not far ahead of the trainer. free: as fast as it goes.",
-            metavar="lockstep|paced|free",
-        ),
-    ] = "lockstep",
+    arrival: ArrivalOption = "lockstep",
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 1.0,
     drafter: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from osd.bench.harness.options import (
+    ArrivalOption,
     DraftOption,
     JsonOption,
     TargetOption,
@@ -43,9 +44,7 @@ def routes(
             metavar="mixed|abrupt|gradual",
         ),
     ] = "mixed",
-    arrival: Annotated[
-        str, typer.Option(help="As for `osd bench online`.", metavar="lockstep|paced|free")
-    ] = "lockstep",
+    arrival: ArrivalOption = "lockstep",
     temperature: TemperatureOption = 0.0,
     top_p: TopPOption = 1.0,
     seed: Annotated[int, typer.Option(help="Which prompts are drawn, and their order.")] = 0,

@@ -76,7 +76,7 @@ def weights_held(pair: Pair) -> Iterator[CheckResult]:
 
     for what, model in [("target", pair.target), ("draft", pair.draft)][: 1 + has_draft(pair)]:
         held, files = weights_in_memory(model), files_bytes(model)
-        beside = "" if files is None else f", {held / files:.2f} of the {files / 1e6:,.0f} MB of its files"
+        beside = "" if files is None else f", {held / files:.2f} × the {files / 1e6:,.0f} MB of its files"
         yield CheckResult(f"{what}'s weights", OK, f"{held / 1e6:,.0f} MB in memory{beside}")
 
 

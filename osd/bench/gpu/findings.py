@@ -47,7 +47,7 @@ class Findings:
     out: Path
     """Folder for the cost tables."""
     weight: float = 0.0
-    """Of all parts that are still to come."""
+    """What all parts that are still to come weigh."""
     figures: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

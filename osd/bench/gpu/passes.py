@@ -44,11 +44,11 @@ class PairPasses:
     """Milliseconds of a pair's passes."""
 
     quick: Cells = field(default_factory=dict)
-    """Of the target, captured."""
+    """The target's, captured."""
     slow: Cells = field(default_factory=dict)
-    """Of the target, eager."""
+    """The target's, eager."""
     chains: dict[int, float] = field(default_factory=dict)
-    """Of CHAIN passes of the draft, captured, by rows."""
+    """CHAIN passes of the draft, captured, by rows."""
     slow_chains: dict[int, float] = field(default_factory=dict)
 
     def rows(self, read: float, read_draft: float) -> list[dict[str, Any]]:

@@ -26,6 +26,14 @@ TemperatureOption = Annotated[float, typer.Option(help="Of the answers; 0 is gre
 TopPOption = Annotated[
     float, typer.Option(help="Answers are drawn from the likeliest tokens with this much probability.", max=1.0)
 ]
+ArrivalOption = Annotated[
+    str,
+    typer.Option(
+        help="lockstep: every learn.interval_requests requests, wait until the update over them serves, as in the OSD "
+        "paper's Algorithm 1. paced: not far ahead of the trainer. free: as fast as it goes.",
+        metavar="lockstep|paced|free",
+    ),
+]
 SecondsOption = Annotated[float, typer.Option(help="Seconds of each server at each level.", min=0.1)]
 MaxTokensOption = Annotated[int, typer.Option(help="Tokens of an answer at most; half so many at least.", min=2)]
 ClientsOption = Annotated[list[str] | None, typer.Option(help="Clients at a time.", metavar="N,…")]
