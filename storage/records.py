@@ -285,7 +285,7 @@ class DraftVersion:
     digest: str
     """SHA-256 of the folder's files (names and contents), hexadecimal."""
     kind: str
-    """``full``, ``lora``, or ``head`` for an acceptance head."""
+    """``full``, ``lora``, ``medusa``, ``eagle`` or ``eagle3`` for a feature draft, ``head`` for an acceptance head."""
     state: VersionState
     created_at: float
     path: str

@@ -85,32 +85,54 @@ def new(
         str | None, typer.Option(help="A Hugging Face folder or hub name. Default: serve.target.", metavar="MODEL")
     ] = None,
     kind: Annotated[
-        Literal["small"], typer.Option(help="small: some of the target's layers with its embeddings and output layer.")
+        Literal["small", "medusa", "eagle", "eagle3"],
+        typer.Option(
+            help="small: some of the target's layers with its embeddings and output layer. medusa, eagle, eagle3: "
+            "random weights over the target's hidden states."
+        ),
     ] = "small",
     layers: Annotated[
         int | None,
-        typer.Option(help="How many layers. Default: a twelfth of the target's.", metavar="N", min=1),
+        typer.Option(help="How many layers (small). Default: a twelfth of the target's.", metavar="N", min=1),
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="How many heads (medusa). Default: 4.", metavar="N", min=1, max=64)
     ] = None,
 ) -> None:
     """Make a draft for a target that has none, as number 0 of its line: `osd serve --draft NAME` starts with it.
 
-    Its layers are evenly spaced ones of the target's, the first and the last among them. It guesses badly until it has
-    learned from traffic.
+    A small draft's layers are evenly spaced ones of the target's, the first and the last among them. medusa, eagle and
+    eagle3 read the hidden states of the target's pass, with its embeddings and output layer. All guess badly until they
+    have learned from traffic.
 
     Example: `osd drafts new default --kind small --target ./target`
     """
-    from osd.hotswap.new_draft import new_small_draft
+    from osd.hotswap.new_draft import new_feature_version, new_small_draft
 
     here = surroundings(ctx)
     if not (target := target or here.settings.serve.target):
         raise typer.BadParameter("no target is named; give --target, or set serve.target")
+    if layers is not None and kind != "small":
+        raise typer.BadParameter(f"a draft of kind {kind} has one layer; leave --layers out")
+    if heads is not None and kind != "medusa":
+        raise typer.BadParameter("only --kind medusa has heads to count")
     with here.store() as store:
-        version = new_small_draft(store, draft, target, layers)
+        if kind == "small":
+            version = new_small_draft(store, draft, target, layers)
+        else:
+            version = new_feature_version(store, draft, target, kind, heads)
         made = store.versions.provenance(version)["provenance"]
-        store.trail.note("drafts new", version.id, {"of": made["of"], "layers": made["layers"]})
-    numbers = ", ".join(map(str, made["layers"]))
-    note(f"{version.id} has layers {numbers} of the {made['of']} of {target}. Serve with --draft {draft}.")
+        kept = {name: made[name] for name in ("of", "layers", "kind") if name in made}
+        store.trail.note("drafts new", version.id, kept)
+    note(f"{version.id} {_what_it_has(made, target)}. Serve with --draft {draft}.")
     say(version.id)
+
+
+def _what_it_has(made: Mapping[str, Any], target: str) -> str:
+    """Say what a new draft is made of."""
+    if "kind" in made:
+        return f"has {made['parameters']:,} random weights, and reads the hidden states of {target}"
+    return f"has layers {', '.join(map(str, made['layers']))} of the {made['of']} of {target}"
 
 
 @app.command()

@@ -1,4 +1,5 @@
-"""Makes number 0 of a draft where there is none: a small draft, cut from the target."""
+"""Makes number 0 of a draft where there is none: a small draft, cut from the target, or a feature draft of random
+weights."""
 
 from __future__ import annotations
 
@@ -6,7 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from transformers import PreTrainedModel
 
+from osd.models.features.files import load_feature_draft, save_feature_draft
+from osd.models.features.new import Kind, new_feature_draft
+from osd.models.features.target import FeatureTarget
 from osd.models.model_digest import local_folder, model_digest
 from osd.models.pair import load_model
 from osd.models.sanity_check import TOKENS, require_same
@@ -26,12 +31,7 @@ def new_small_draft(store: Store, draft: str, target: str, layers: int | None = 
     What is entered has been loaded as servers load it, and gives the logits of what was cut. Raises BadInput for a
     name that is taken or cannot be one, CannotCut, ModelNotLoaded, CannotServeRagged, StoreWriteFailed.
     """
-    require_name(draft)
-    module = read_weights(target, "auto")
-    digest, folder = model_digest(target), local_folder(target)
-    assert digest and folder  # it was just read
-    if taken := _current(store, draft, digest):
-        raise BadInput(reason=f"The draft {draft} has a number 0 for this target ({taken.id}); give another name.")
+    module, digest, folder = _read(store, draft, target)
     small, kept = cut(module, target, layers)
     layers_before = module.config.get_text_config().num_hidden_layers
     facts = {"cut_from": target, "target": digest, "layers": kept, "of": layers_before}
@@ -42,6 +42,34 @@ def new_small_draft(store: Store, draft: str, target: str, layers: int | None = 
         small.float()  # type: ignore[no-untyped-call]
         require_same(served.decoder(1, TOKENS), None, small, draft)
         return store.versions.register_root(draft, Path(made), facts, target=digest)
+
+
+def new_feature_version(store: Store, draft: str, target: str, kind: Kind, heads: int | None = None) -> DraftVersion:
+    """Make a feature draft of random weights for a target, and enter it as number 0 of the draft's line for it.
+
+    What is entered has been loaded as servers load it. Raises BadInput for a name that is taken or cannot be one,
+    FeatureDraftMismatch, ModelNotLoaded, StoreWriteFailed.
+    """
+    module, digest, _ = _read(store, draft, target)
+    read = FeatureTarget(module, target, digest)
+    made = new_feature_draft(kind, read, heads=heads)
+    facts = {"made_for": target, "target": digest, "kind": kind, "parameters": sum(map(torch.numel, made.parameters()))}
+    with TemporaryDirectory(prefix="osd-draft-") as folder:
+        with writing(Path(folder)):
+            save_feature_draft(made, folder, read)
+        load_feature_draft(folder, read)
+        return store.versions.register_root(draft, Path(folder), facts, target=digest)
+
+
+def _read(store: Store, draft: str, target: str) -> tuple[PreTrainedModel, str, Path]:
+    """Read the target of a draft that is to be new: its weights, digest and folder. Raises BadInput, ModelNotLoaded."""
+    require_name(draft)
+    module = read_weights(target, "auto")
+    digest, folder = model_digest(target), local_folder(target)
+    assert digest and folder  # it was just read
+    if taken := _current(store, draft, digest):
+        raise BadInput(reason=f"The draft {draft} has a number 0 for this target ({taken.id}); give another name.")
+    return module, digest, folder
 
 
 def _current(store: Store, draft: str, target: str) -> DraftVersion | None:

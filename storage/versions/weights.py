@@ -25,6 +25,7 @@ from typing import Any
 from storage.errors import ModelNotLoaded, StoreWriteFailed, WeightsDamaged
 from storage.files.files import sync_path, writing
 from storage.sql.drivers import plain
+from storage.versions.feature_kinds import feature_kind
 
 PROVENANCE = "osd.json"
 MARKER = "READY"
@@ -63,12 +64,15 @@ def servable_files(folder: Path) -> list[Path]:
 
 
 def kind_of(folder: Path) -> str:
-    """Return ``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``ngram`` for a table, else ``full``."""
+    """Return ``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``ngram`` for a table, ``medusa``, ``eagle``
+    or ``eagle3`` for a feature draft, else ``full``."""
     if (folder / HEAD_CONFIG).exists():
         return "head"
     if (folder / NGRAM_CONFIG).exists():
         return "ngram"
-    return "lora" if (folder / "adapter_config.json").exists() else "full"
+    if (folder / "adapter_config.json").exists():
+        return "lora"
+    return feature_kind(folder) or "full"
 
 
 def _is_allowed(path: Path) -> bool:

@@ -9,6 +9,8 @@ from transformers import AutoModelForCausalLM
 
 from osd.cli.drafts import flat
 from osd.engine.session import serving
+from osd.models.features.files import load_feature_draft
+from osd.models.features.target import FeatureTarget
 from osd.models.model_digest import model_digest
 from osd.server.start import PairNames, draft_in_store
 from storage.records import Request, VersionState
@@ -133,6 +135,29 @@ def test_a_small_draft_is_cut_and_named_by_its_target(osd, tmp_path: Path):
     assert row["target"] == model_digest(str(target))
     facts = json.loads(osd("drafts", "show", version, "--json").stdout)
     assert (facts["provenance"]["layers"], facts["files"]) == ([0], "sound")
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "eagle3"])
+def test_a_feature_draft_of_random_weights_is_number_0_of_its_line(osd, kind: str, tmp_path: Path):
+    target = target_in(tmp_path / "target")
+    done = osd("drafts", "new", "code", "--kind", kind, "--target", target)
+    assert done.exit_code == 0, done.stderr
+    version = done.stdout.strip()
+    assert "random weights, and reads the hidden states of" in done.stderr
+    (row,) = json.loads(osd("drafts", "list", "--json").stdout)
+    assert (row["id"], row["kind"], row["state"], row["current"]) == (version, kind, "ready", True)
+    with open_store(load_settings(storage={"directory": tmp_path / "data"})) as store:
+        folder = store.versions.folder(store.versions.get(version))
+        read = FeatureTarget(random_module("llama"), str(target), model_digest(str(target)))
+        assert load_feature_draft(folder, read).kind == kind
+
+
+def test_options_of_another_kind_of_draft_are_refused(osd, tmp_path: Path):
+    target = target_in(tmp_path / "target")
+    heads = osd("drafts", "new", "code", "--kind", "eagle", "--heads", 3, "--target", target)
+    layers = osd("drafts", "new", "code", "--kind", "medusa", "--layers", 1, "--target", target)
+    assert (heads.exit_code, layers.exit_code) == (2, 2)
+    assert json.loads(osd("drafts", "list", "--json").stdout) == []
 
 
 @pytest.mark.usefixtures("compiled")

@@ -1,0 +1,60 @@
+"""Tells which kind of feature draft a folder holds, by its config.json and the names in its safetensors' headers."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+MEDUSA, EAGLE, EAGLE3 = "medusa", "eagle", "eagle3"
+FEATURE_KINDS = (MEDUSA, EAGLE, EAGLE3)
+"""Kinds of drafts that read the target's hidden states; the version's ``kind``."""
+_MIXING = re.compile(r"^(?:model\.)?fc\.weight$")
+"""What stands before an EAGLE draft's layer."""
+LARGEST_HEADER = 100_000_000
+"""Bytes of a safetensors header, at most."""
+
+
+def feature_kind(folder: Path) -> str | None:
+    """Return the kind of feature draft in a folder; None for any other folder. Published EAGLE folders call themselves
+    a Llama of one layer, and are known by the weights that stand before it."""
+    facts = _config(folder)
+    named = " ".join(map(str, facts.get("architectures") or ())).lower()
+    if facts.get("model_type") == MEDUSA or named == "medusamodel":
+        return MEDUSA
+    for kind in (EAGLE3, EAGLE):
+        if kind in named:
+            return kind
+    shape = _mixing_shape(folder) if facts.get("num_hidden_layers") == 1 else None
+    if shape is None:
+        return None
+    return EAGLE if shape[1] == 2 * shape[0] else EAGLE3
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _mixing_shape(folder: Path) -> list[int] | None:
+    for path in sorted(folder.glob("*.safetensors")):
+        for name, facts in _header(path).items():
+            if _MIXING.match(name):
+                return list(facts["shape"])
+    return None
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """Return what a safetensors file says of its tensors; nothing where it is none."""
+    try:
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            found = json.loads(file.read(size)) if size <= LARGEST_HEADER else {}
+    except (OSError, ValueError, struct.error):
+        return {}
+    return found if isinstance(found, dict) else {}
