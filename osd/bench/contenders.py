@@ -49,6 +49,7 @@ def osd_contender(name: str, pair: Pair, settings: Settings, new_tokens: int) ->
     """osd's engine; it lives on between calls, as a server's does, so what it learned of costs stays."""
     wait_for_compiled()
     engine = Engine(pair, settings)
+    engine.probe()
 
     def decode(prompts: Sequence[Tokens]) -> list[list[int]]:
         asked = [Request(prompt, max_new_tokens=new_tokens) for prompt in prompts]

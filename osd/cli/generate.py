@@ -123,7 +123,9 @@ def start(stack: ExitStack, here: CommandContext, names: PairNames, *, learn: bo
     if store is None:
         from osd.engine.engine import Engine
 
-        return Engine(pair, here.settings)
+        engine = Engine(pair, here.settings)
+        engine.probe()
+        return engine
     from osd.engine.session import serving
 
     return stack.enter_context(serving(pair, here.settings, store))

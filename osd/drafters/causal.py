@@ -114,7 +114,7 @@ class CausalDrafter:
     def _take(self, chain: Chain, drafted: CapturedDraft) -> Iterator[PassSignals]:
         """Add the tokens that a graph drafted."""
         for i, tokens in enumerate(drafted.tokens.unbind(1)):
-            signals = Signals(drafted.logits[:, i], tokens, PassInfo(chain.repeats, chain.tokens[:]))
+            signals = Signals(drafted.logits[:, i], tokens)
             chain.read()
             chain.add(tokens, None if drafted.q is None else drafted.q[:, i])
             yield signals
@@ -131,7 +131,7 @@ class CausalDrafter:
             chosen, q = read_off.choices, None
         else:
             chosen, q = self._choose(logits, warp, chance, chain.size)
-        told = PassInfo(chain.repeats, chain.tokens[:], read_off, self.head, embedding)
+        told = PassInfo(read_off, self.head, embedding)
         signals: PassSignals = Signals(logits[:, 0], chosen, told)
         if second:
             chosen, signals = second.overrule(chosen, q, signals)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.gamma.goodput.repeats import BatchRepeats
 from osd.sequence import SequenceState
 from osd.verification.logits_processors import process_draft
 
@@ -18,8 +17,6 @@ class Chain:
 
     def __init__(self, rows: Sequence[SequenceState], vocabulary: int, device: torch.device, *, sampled: bool) -> None:
         self._rows, self._vocabulary, self._device, self._sampled = len(rows), vocabulary, device, sampled
-        self.repeats = BatchRepeats(rows)
-        """The rows' repeated n-grams."""
         self.processed = any(row.processors for row in rows)
         """Whether processors change logits."""
         self.tokens: list[Tensor] = []

@@ -15,7 +15,7 @@ class PassSignals(Protocol):
     """Signals of a draft pass, read by gamma rules."""
 
     def read(self, signal: Signal) -> list[Any]:
-        """Return one number a row, on the host; for ``peak_echo``, one :data:`~osd.gamma.goodput.contexts.Peak`."""
+        """Return one number a row, on the host; for ``peak_token``, a pair."""
         ...
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from osd.gamma.base import Signal
-from osd.gamma.goodput.contexts import Peak
-from osd.gamma.goodput.repeats import BatchRepeats
 from osd.models.acceptance_head import Heads
 from osd.verification.compiled_sampling import ReadOff
 
@@ -19,10 +16,6 @@ from osd.verification.compiled_sampling import ReadOff
 class PassInfo(NamedTuple):
     """What is known beside a pass's logits."""
 
-    repeats: BatchRepeats | None = None
-    """Repeated n-grams of the rows that share the pass; None where no signal reads their texts."""
-    drafted: Sequence[Tensor] = ()
-    """The tokens of their chains before this pass, (B,) each."""
     read_off: ReadOff | None = None
     """What the pass itself computed from its logits."""
     head: Heads | None = None
@@ -40,8 +33,8 @@ class Signals:
     def read(self, signal: Signal) -> list[Any]:
         """Read a signal, as :meth:`osd.drafters.chain_override.PassSignals.read`, before temperature and cuts, so that
         greedy and sampling rows compare. ``acceptance`` is NaN where there is no head yet."""
-        if signal == "peak_echo":
-            return self._echoed()
+        if signal == "peak_token":
+            return self._peak_tokens()
         if signal == "acceptance":
             return self._acceptance()
         known = self._told.read_off
@@ -61,21 +54,12 @@ class Signals:
             return [math.nan] * len(self._logits)
         return head(embedding[:, 0]).tolist()
 
-    def _echoed(self) -> list[Peak]:
-        """Return ``peak_echo`` of each row's likeliest token, whatever was drawn: what is drawn must not decide whether
-        it is verified."""
-        repeats = self._told.repeats
-        assert repeats is not None
-        drafted, likeliest, peaks = self._on_host(self._told.drafted[repeats.heard :])
-        repeats.hear(drafted)
-        return repeats.signals(peaks, likeliest)
-
-    def _on_host(self, drafted: Sequence[Tensor]) -> tuple[list[list[int]], list[int], list[float]]:
-        """Bring these tokens, the likeliest next ones and their probabilities to the host in one transfer."""
+    def _peak_tokens(self) -> list[tuple[float, int]]:
+        """Return ``peak_token``: each row's likeliest token, whatever was drawn, for what is drawn must not decide
+        whether it is verified. On a device one transfer brings both."""
         known = self._told.read_off
         if known:
-            return [tokens.tolist() for tokens in drafted], known.choices.tolist(), known.peaks
-        lines = [*drafted, self._logits.argmax(-1), self._likelihood("peak")]
-        table = torch.stack([line.double() for line in lines]).tolist()
-        tokens = [[int(token) for token in line] for line in table[:-1]]
-        return tokens[:-1], tokens[-1], table[-1]
+            return list(zip(known.peaks, known.choices.tolist(), strict=True))
+        peaks, tokens = self._logits.softmax(-1, dtype=torch.float32).max(-1)
+        lines = torch.stack([peaks.double(), tokens.double()]).tolist()
+        return [(peak, int(token)) for peak, token in zip(*lines, strict=True)]

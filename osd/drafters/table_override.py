@@ -16,8 +16,6 @@ from osd.drafters.chain_override import PassSignals
 from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SURENESS, choose, hear_row, hear_text, look_up
 from osd.drafters.ngram.maker import NgramDrafter
 from osd.gamma.base import Signal
-from osd.gamma.goodput.contexts import peak_of
-from osd.gamma.goodput.repeats import signal_of
 
 
 @dataclass(slots=True)
@@ -123,7 +121,8 @@ class TableOverride:
             chosen, believed = group.choose(self._step, None, None)
             for at, i in enumerate(members):
                 tokens[i], sure[i] = max(0, chosen[at]), believed[at]
-        return tokens, OverriddenSignals(None, sure, self._end([sure.get(i, 0.0) for i in range(self._rows)]))
+        before = self._end([sure.get(i, 0.0) for i in range(self._rows)])
+        return tokens, OverriddenSignals(None, sure, dict(enumerate(tokens)), before)
 
     def overrule(self, chosen: Tensor, q: Tensor | None, signals: PassSignals) -> tuple[Tensor, PassSignals]:
         """Replace the draft's tokens; see :meth:`osd.drafters.chain_override.ChainOverride.overrule`."""
@@ -133,6 +132,7 @@ class TableOverride:
             tokens, sure = group.choose(self._step, [said[i] for i in members], [peaks[i] for i in members])
             others |= {i: (tokens[at], sure[at]) for at, i in enumerate(members) if sure[at] >= 0}
         sure_of = {i: sure for i, (_, sure) in others.items()}
+        token_of = {i: token for i, (token, _) in others.items()}
         before = self._end([sure_of.get(i, peak) for i, peak in enumerate(peaks)])
         if not others:
             return chosen, signals
@@ -141,7 +141,7 @@ class TableOverride:
         if q is not None:
             q[where] = 0.0
             q[where, which] = 1.0
-        return chosen.index_put((where,), which), OverriddenSignals(signals, sure_of, before)
+        return chosen.index_put((where,), which), OverriddenSignals(signals, sure_of, token_of, before)
 
     def _end(self, newest: list[float]) -> list[float]:
         """End a step: note how likely its tokens are to be accepted, and return that of the tokens before."""
@@ -159,10 +159,12 @@ class TableOverride:
 class OverriddenSignals:
     """A pass's signals, with the trust in their place where tokens are a table's."""
 
-    def __init__(self, signals: PassSignals | None, sure: dict[int, float], before: Sequence[float]) -> None:
-        """``signals``: the draft's own, None where it was not asked; ``sure``: the trust in this step's tokens;
+    def __init__(
+        self, signals: PassSignals | None, sure: dict[int, float], tokens: dict[int, int], before: Sequence[float]
+    ) -> None:
+        """``signals``: the draft's own, None where it was not asked; ``sure``: the trust in this step's ``tokens``;
         ``before``: how likely each row's token before is to be accepted, for where no head has read it."""
-        self._signals, self._sure, self._before = signals, sure, before
+        self._signals, self._sure, self._tokens, self._before = signals, sure, tokens, before
 
     def read(self, signal: Signal) -> list[Any]:
         """Read a signal; see :meth:`osd.drafters.chain_override.PassSignals.read`."""
@@ -170,7 +172,7 @@ class OverriddenSignals:
             return self._signals.read(signal) if self._signals else list(self._before)
         sure: dict[int, Any] = self._sure
         nothing: Any = 0.0
-        if signal == "peak_echo":  # that the text had it before is in the trust already
-            sure, nothing = {i: signal_of(trust, said=False) for i, trust in sure.items()}, peak_of(0.0)
+        if signal == "peak_token":
+            sure, nothing = {i: (trust, self._tokens[i]) for i, trust in sure.items()}, (0.0, -1)
         values = self._signals.read(signal) if self._signals else [nothing] * len(self._before)
         return [sure.get(i, value) for i, value in enumerate(values)]

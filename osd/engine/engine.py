@@ -24,10 +24,11 @@ from osd.drafters.tree import Proposer
 from osd.engine.admission import AdmissionQueue
 from osd.engine.draft_manager import UNVERSIONED, DraftManager, PassCosts
 from osd.engine.prefill_queue import PrefillQueue
+from osd.engine.probe import probe
 from osd.engine.stats import EngineStats
 from osd.engine.stop import StopChecker
 from osd.gamma.base import CostModel, GammaController, Observation
-from osd.gamma.factory import make_planner
+from osd.gamma.factory import make_planner, weighs_costs
 from osd.hotswap.drafts import Swap
 from osd.hotswap.heads import HeadSwap
 from osd.logits import RaggedLogits
@@ -133,6 +134,11 @@ class Engine:
         """The version of the default draft's weights that is in use."""
         return self.drafter.default.version
 
+    def probe(self) -> None:
+        """Time a few passes, so that a gamma rule that weighs them begins with what they cost; before any request."""
+        if weighs_costs(self.settings.gamma):
+            probe(self.target, self.drafter, self.pair, self.settings)
+
     def submit(self, request: Request) -> None:
         """Queue a request. Raises BadRequest or UnknownRoute; nothing is queued then."""
         if self._find(request.id):
@@ -183,9 +189,9 @@ class Engine:
             clock.split()
             keep = self.recorder is not None
             scored, verdict = verify(self.target, self.rows, draft, warp, chance, keep_chances=keep)
-        rows = len(self.rows)
+        rows, context = len(self.rows), sum([row.length for row in self.rows])
         progress = self._commit(gammas, draft, verdict, scored, clock)
-        self._measure(rows, draft, clock)
+        self._measure(rows, context, draft, clock)
         return progress
 
     def _admit(self) -> None:
@@ -205,13 +211,13 @@ class Engine:
             return self.planner.fixed(min(gamma, self.settings.gamma.max))
         return self.planner.controller(row.route, self.drafter.costs_beside(row))
 
-    def _measure(self, rows: int, draft: Draft, clock: Clock) -> None:
+    def _measure(self, rows: int, context: int, draft: Draft, clock: Clock) -> None:
         """Update the cost model with the round's times. Committing is as frequent as verifying: it counts there."""
         self.stats.steps += 1
         self.stats.round_ms.append(clock.first_ms + clock.second_ms)
         self._guard.measure(clock.first_ms)
         tokens = sum(draft.lengths) + rows if self.target.packs else rows * (draft.size + 1)
-        self.costs.observe_verify(rows, tokens, clock.second_ms + clock.since_ms())
+        self.costs.observe_verify(rows, tokens, clock.second_ms + clock.since_ms(), context)
         if self.target.quicker:
             self.target.quicker = False
             self.costs.forget_verifying()

@@ -77,6 +77,7 @@ def serving(
         known.append(
             Engine(pair, settings, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer)
         )
+        known[0].probe()
         models = (pair.target, pair.draft) if has_draft(pair) else (pair.target,)
         devices = device_ids(model.module for model in models)
         load_report = Beacon(load_folder(store.directory), lambda: _load(known[0]), devices)

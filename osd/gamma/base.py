@@ -34,15 +34,13 @@ __all__ = [
     "StoppableRow",
 ]
 
-Signal = Literal["none", "confidence", "peak", "peak_echo", "acceptance"]
+Signal = Literal["none", "confidence", "peak", "peak_token", "acceptance"]
 """What a gamma rule asks of each draft pass, a number in [0, 1] a row (all but ``none`` cost the engine a host sync).
 
 ``confidence``: the draft's probability of the token that it chose. ``peak``: its largest probability for that
-token, known before one is drawn. ``peak_echo``: that, below 1, plus 1 where the request's own text has had the draft's
-likeliest token after the same two before (:mod:`osd.gamma.goodput.repeats`); a
-:data:`~osd.gamma.goodput.contexts.Peak`. ``acceptance``: the acceptance head's estimate for the token *before*, which
-the pass has just read (at a round's first pass: for the row's own last token, and meaningless); NaN where no head is
-there yet."""
+token, known before one is drawn. ``peak_token``: that and which token it is, a pair. ``acceptance``: the acceptance
+head's estimate for the token *before*, which the pass has just read (at a round's first pass: for the row's own last
+token, and meaningless); NaN where no head is there yet."""
 
 
 class DraftDecision(IntEnum):
@@ -50,7 +48,7 @@ class DraftDecision(IntEnum):
 
     DECLINE = 0
     """Without the token of this pass. Lossless while the answer depends on nothing that was drawn in this pass:
-    on ``peak``, ``peak_echo`` or ``acceptance``, never on ``confidence`` (docs/gamma.md)."""
+    on ``peak``, ``peak_token`` or ``acceptance``, never on ``confidence`` (docs/gamma.md)."""
     LAST = 1
     """With this token as the last."""
     ON = 2

@@ -43,6 +43,7 @@ from storage.settings.gamma import (
     ConfidenceSettings,
     GammaTunePlusSettings,
     GammaTuneSettings,
+    GoodputSettings,
     QLearningSettings,
     SpecDecSettings,
 )
@@ -76,7 +77,9 @@ def _specdecpp(gamma: GammaSettings, own: SpecDecSettings, costs: CostModel) -> 
 
 CONTROLLERS: Mapping[str, GammaRule] = {
     "goodput": GammaRule(
-        lambda gamma, _, costs: GoodputController(costs, initial=gamma.initial, maximum=gamma.max), weighs_costs=True
+        lambda gamma, own, costs: GoodputController(costs, maximum=gamma.max, settings=own),
+        GoodputSettings,
+        weighs_costs=True,
     ),
     "fixed": GammaRule(lambda gamma, *_: FixedController(gamma.initial)),
     "analytic": GammaRule(_analytic, AnalyticSettings, weighs_costs=True),
@@ -121,6 +124,11 @@ def make_planner(gamma: GammaSettings, costs: CostModel) -> GammaPlanner:
     shared = {name: make_controller(gamma, costs, name) for name in gamma.rules}
     by_route = {route: shared[name] for route, name in gamma.routes.items()}
     return GammaPlanner(shared[gamma.rule], by_route, lambda name, costs: make_controller(gamma, costs, name))
+
+
+def weighs_costs(gamma: GammaSettings) -> bool:
+    """Return whether a rule of these settings weighs what passes cost. Raises BadSetting for an unknown rule."""
+    return any(RULES.entry(name).weighs_costs for name in gamma.rules)
 
 
 def needs_head(gamma: GammaSettings) -> bool:

@@ -10,6 +10,23 @@ from pydantic import Field
 from storage.settings.section import OpenSection, Section
 
 
+class GoodputSettings(Section):
+    """All are ratios, or counts of tokens and rounds: none depends on how fast a machine is."""
+
+    memory: float = Field(default=100.0, gt=1)
+    """Verdicts on drafted tokens that are remembered, of those that tell most."""
+    spread: float = Field(default=1.0, gt=0)
+    """How far requests, and tokens, differ in log-odds of acceptance (standard deviation), beforehand."""
+    stake: float = Field(default=16.0, ge=0)
+    """Tokens that an engine may lose by drafts, as far as it can tell, before it knows what they are worth."""
+    share: float = Field(default=0.005, ge=0, lt=1)
+    """Share of all tokens that drafts may lose after that; where they do not pay, tries cost it."""
+    stale: float = Field(default=16_384.0, gt=0)
+    """Tokens without drafts after which most of what was known of a draft is forgotten."""
+    patience: float = Field(default=32.0, ge=1)
+    """Rounds over which the price of time is averaged."""
+
+
 class AnalyticSettings(Section):
     history: int = Field(default=12, ge=1)
     """h: newest rounds of a request from which its acceptance is estimated."""
@@ -60,6 +77,7 @@ class GammaSettings(OpenSection):
     """Drafted tokens of a request's first round (every round, for fixed)."""
     max: int = Field(default=12, ge=1)
     """Drafted tokens of a round at most."""
+    goodput: GoodputSettings = GoodputSettings()
     analytic: AnalyticSettings = AnalyticSettings()
     q_learning: QLearningSettings = QLearningSettings()
     gammatune: GammaTuneSettings = GammaTuneSettings()

@@ -25,7 +25,6 @@ from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, Signal
 from osd.gamma.costs.model import nearly
 from osd.gamma.factory import make_controller
-from osd.gamma.goodput.compiled import COMPILER
 from osd.gamma.planner import GammaPlanner
 from osd.models.pair import Model, Pair
 from osd.sequence import Completion
@@ -155,13 +154,13 @@ class CountedCosts(CostModel):
             self._everyone.unread = self.unread
             self._everyone.observe_draft(batch, steps, ms)
 
-    def observe_verify(self, batch: int, tokens: int, ms: float) -> None:
+    def observe_verify(self, batch: int, tokens: int, ms: float, context: int = 0) -> None:
         """See :class:`~osd.gamma.costs.model.CostModel`."""
-        super().observe_verify(batch, tokens, ms)
+        super().observe_verify(batch, tokens, ms, context)
         self.by_kind.target_passes += 1
         self.by_kind.clock_ms += ms
         if batch == self._whole:
-            self._everyone.observe_verify(batch, tokens, ms)
+            self._everyone.observe_verify(batch, tokens, ms, context)
         if self.timed:
             steps, unread = self._drafted
             self.by_kind.add(f"{batch},{steps},{nearly(tokens)},{unread}", self.timed)
@@ -185,7 +184,6 @@ class Contest:
     ) -> None:  # fmt: skip
         """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).
         ``traces``: the greedy text of each of them, in the same order, for the oracle."""
-        COMPILER.wait()
         wait_for_compiled()
         self.pair, self.plan = pair, plan
         self.costs = CostModel()
@@ -249,7 +247,9 @@ class Contest:
 
     def lodger(self, setting: GammaSetting, entrant: Entrant) -> Lodger:
         """A new lodger."""
-        costs = CountedCosts(self.costs, setting.batch)
+        costs, engine = CountedCosts(self.costs, setting.batch), self.engine(setting)
+        engine.costs = costs
+        engine.probe()
         return Lodger(costs, Timed(self.controller(setting, entrant, costs)))
 
     def lodger_of(self, setting: GammaSetting, entrant: Entrant) -> Lodger:

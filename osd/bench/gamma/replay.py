@@ -60,7 +60,9 @@ class Replay:
                 return OracleController(traces, deepest)
             return make_controller(gamma, costs, entrant.name)
 
-        return Simulator(make, self.table, batch=setting.batch).run(traces)
+        simulator = Simulator(make, self.table, batch=setting.batch)
+        simulator.probe()
+        return simulator.run(traces)
 
 
 def plan_of(recording: Recording, plan: GammaPlan) -> GammaPlan:

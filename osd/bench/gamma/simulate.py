@@ -23,8 +23,7 @@ from typing import Any
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import RecordedText
 from osd.gamma.base import CostModel, GammaController, Observation, Signal
-from osd.gamma.goodput.contexts import Peak
-from osd.gamma.goodput.repeats import RepeatedNgrams
+from osd.gamma.costs.model import probe_drafts, probe_passes
 from osd.gamma.planner import GammaPlanner
 from osd.sequence import LAG
 from storage.errors import BadInput
@@ -88,7 +87,7 @@ class _Row:
     def unread(self) -> int:
         """Tokens that have to be read before drafting."""
         behind = len(self.tokens) - self.read
-        return behind - 1 if behind > LAG else 0
+        return behind if behind > LAG else 0
 
     def commit(self, accepted: int, passes: int, drafts: bool) -> int:
         """Take the accepted tokens and the target's own; how many of them are the text's."""
@@ -108,27 +107,14 @@ def _signals(trace: RecordedText, signal: Signal) -> Sequence[Sequence[Any]]:
     """(n, G) by position and draft pass."""
     if signal == "none":
         return []
-    if signal == "peak_echo":
-        return _echoed(trace)
+    if signal == "peak_token":  # drawn tokens stand for the likeliest ones, which were not recorded
+        pairs = zip(trace.peak.tolist(), trace.drafted.tolist(), strict=True)
+        return [list(zip(peaks, tokens, strict=True)) for peaks, tokens in pairs]
     chains = {"confidence": trace.confidence, "peak": trace.peak, "acceptance": trace.head}[signal]
     if chains is None:
         raise BadInput(reason="The traces hold no acceptance head's estimates, and this controller asks for them.")
     values: list[list[float]] = chains.tolist()
     return values
-
-
-def _echoed(trace: RecordedText) -> list[list[Peak]]:
-    """Peaks, and whether the text up to each position said the chain's tokens before; where those were drawn, they
-    stand for the likeliest ones, which were not recorded."""
-    repeats, text = RepeatedNgrams(), trace.prompt.tolist()
-    signals: list[list[Peak]] = []
-    for peaks, chain, own in zip(trace.peak.tolist(), trace.drafted.tolist(), trace.text.tolist(), strict=True):
-        repeats.learn(text)
-        whole = [-1, -1, -1, *text[-3:], *chain][-3 - len(chain) :]
-        before = zip(whole, whole[1:], whole[2:], strict=False)
-        signals.append([repeats.signal(*each, trace.greedy) for each in zip(peaks, before, chain, strict=False)])
-        text.append(own)
-    return signals
 
 
 class Simulator:
@@ -149,6 +135,16 @@ class Simulator:
         self._chance = random.Random(seed)
         self._rows: list[_Row] = []
         self._result = Simulated()
+
+    def probe(self) -> None:
+        """Time the passes that a serving engine times at its start; they are no part of the simulated time."""
+        for rows, passes, unread in probe_drafts(self._batch):
+            self.costs.unread = unread
+            self.costs.observe_draft(rows, passes, self._noisy(self._draft_ms(rows, passes) + unread * self._unread_ms))
+        self.costs.unread = 0
+        for rows, tokens in probe_passes(self._batch):
+            self.costs.observe_verify(rows, tokens, self._noisy(self._verify_ms(rows, tokens)))
+        self.costs.begin()
 
     def run(self, traces: Sequence[RecordedText]) -> Simulated:
         """Serve the traces in order, at most ``batch`` at a time. Raises BadInput when the controller asks for a signal
@@ -203,12 +199,13 @@ class Simulator:
         rows, tokens = len(lengths), sum(lengths) + len(lengths)
         draft_ms = 0.0
         if passes:
-            unread = sum([row.unread() for row, gamma in zip(self._rows, gammas, strict=True) if gamma > 0])
-            self.costs.unread = unread
-            draft_ms = self._noisy(self._draft_ms(rows, passes) + unread * self._unread_ms)
+            late = [row.unread() for row, gamma in zip(self._rows, gammas, strict=True) if gamma > 0]
+            self.costs.unread = sum(late)
+            first = sum([each - 1 for each in late if each])  # a row's last token is the first draft pass's
+            draft_ms = self._noisy(self._draft_ms(rows, passes) + first * self._unread_ms)
             self.costs.observe_draft(rows, passes, draft_ms)
         verify_ms = self._noisy(self._verify_ms(rows, tokens))
-        self.costs.observe_verify(rows, tokens, verify_ms)
+        self.costs.observe_verify(rows, tokens, verify_ms, sum([len(row.tokens) for row in self._rows]))
         result = self._result
         result.steps, result.draft_passes = result.steps + 1, result.draft_passes + passes
         result.draft_ms, result.verify_ms = result.draft_ms + draft_ms, result.verify_ms + verify_ms

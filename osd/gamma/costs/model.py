@@ -1,8 +1,8 @@
 """What drafting and verifying cost here and now: a(B) and b(B, N), learned while serving.
 
-B rows share a pass, and N tokens are in it, of all rows together. Nothing is profiled beforehand. Each cell
-(batch, tokens) keeps the median of its last few timings; a line through the cells fills in those never timed.
-Both forget, and a stray timing moves neither.
+B rows share a pass, and N tokens are in it, of all rows together. Each cell (batch, tokens) keeps the median of its
+last few timings; a line through the cells fills in those never timed. Both forget, and a stray timing moves neither.
+The rule goodput takes the same timings as curves with an error (:mod:`osd.gamma.costs.pass_times`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from osd.gamma.costs.pass_times import Curve, PassTimes
 from osd.gamma.costs.surface import TRUSTED, WINDOW, Surface, lower_median
 
 __all__ = ["TRUSTED", "WINDOW", "CostModel", "MachineLoad"]
@@ -24,6 +25,17 @@ def nearly(tokens: int) -> int:
     """Round a number of tokens so that similar passes share a cell: eight cells from one power of two to the next."""
     step = 1 << max(0, tokens.bit_length() - 4)
     return (tokens + step // 2) // step * step
+
+
+def probe_passes(batch: int) -> list[tuple[int, int]]:
+    """Return (rows, tokens) of the target passes that are timed at engine start: a batch's plain pass and one that
+    verifies drafts, and those of one row."""
+    return list(dict.fromkeys([(batch, batch), (batch, 5 * batch), (1, 1), (1, 5)]))
+
+
+def probe_drafts(batch: int) -> list[tuple[int, int, int]]:
+    """Return (rows, passes, tokens to read first) of the drafts that are timed at engine start."""
+    return list(dict.fromkeys([(batch, 1, 0), (batch, 4, 0), (1, 1, 0), (1, 4, 0), (1, 1, 64)]))
 
 
 def rounds_left(at: int, now: int, most: int) -> int:
@@ -66,6 +78,8 @@ class _Common:
     def __init__(self) -> None:
         self.rounds = self.plain_rounds = 0
         self.spent_ms = 0.0
+        self.context = 0
+        """Positions in the caches of the rows of the newest round."""
         self.drafts = 0
         """Number of cost models that share it."""
         self.load = MachineLoad()
@@ -74,6 +88,7 @@ class _Common:
     def forget_verifying(self) -> None:
         """Forget what target passes took, when it no longer predicts what they will take."""
         self.verify = Surface(lambda batch, tokens: tokens, by_rows=True)
+        self.verify_times = PassTimes()
         self.beyond = Surface(lambda batch, tokens: tokens)
         """What passes that verified drafts took more than plain ones did just then."""
 
@@ -147,6 +162,7 @@ class CostModel:
         else:
             self.timely += 1
             self._observe("draft", self._draft, batch, _doubled(steps), ms, steps)
+            self._draft_times.add(batch, steps, ms / steps / self.load, self.rounds)
 
     def forget_drafts(self) -> None:
         """Forget what drafting costs, when something else drafts from now on."""
@@ -156,7 +172,8 @@ class CostModel:
         self._late_draft = Surface(lambda batch, steps: batch)
         self._late_drafts = 0
         self._extras: deque[float] = deque([0.0], maxlen=WINDOW)
-        self._a_token: deque[float] = deque([0.0], maxlen=WINDOW)
+        self._a_token: deque[float] = deque(maxlen=WINDOW)
+        self._draft_times = PassTimes(per_pass=True)
 
     def forget_verifying(self) -> None:
         """Forget what target passes cost, when they take another time from now on."""
@@ -171,9 +188,9 @@ class CostModel:
             self._extras.append(max(0.0, ms / self.load - steps * usual))
             self._a_token.append(self._extras[-1] / self.unread)
 
-    def observe_verify(self, batch: int, tokens: int, ms: float) -> None:
+    def observe_verify(self, batch: int, tokens: int, ms: float, context: int = 0) -> None:
         """Add the time ``ms`` of one target pass of ``tokens`` tokens (γ + 1 a row) over ``batch`` rows, accepting
-        included."""
+        included; ``context``: positions in their caches, of all rows together."""
         self._common.rounds += 1
         self._common.plain_rounds += tokens == batch
         plain = self._common.verify.cell(batch, nearly(batch))
@@ -181,6 +198,9 @@ class CostModel:
             more = max(0.0, ms / self.load - plain.typical)
             self._common.beyond.add(batch, nearly(tokens), more, self.rounds)
         self._observe("verify", self._common.verify, batch, nearly(tokens), ms, 1)
+        if batch >= 1 and tokens >= 1 and 0 < ms < math.inf:
+            self._common.context = context
+            self._common.verify_times.add(batch, nearly(tokens), ms / self.load, self.rounds, context)
 
     def _observe(self, kind: str, surface: Surface, batch: int, tokens: int, ms: float, passes: int) -> None:
         if batch < 1 or tokens < 1 or not 0 < ms < math.inf:
@@ -199,12 +219,36 @@ class CostModel:
     @property
     def reading_ms(self) -> float:
         """Milliseconds of ``catch_up_ms`` for each token that had to be read."""
-        return lower_median(self._a_token) * self.load
+        return lower_median(self._a_token) * self.load if self._a_token else 0.0
 
     @property
     def load(self) -> float:
         """How much slower than usual everything is just now; 1 is as usual."""
         return self._common.load.factor
+
+    @property
+    def known(self) -> bool:
+        """Whether both drafting and verifying were timed, so that there are curves."""
+        return bool(self._draft_times) and bool(self._common.verify_times)
+
+    @property
+    def changes(self) -> int:
+        """How often what passes take has changed, so that curves of before no longer hold."""
+        return self._draft_times.changes + self._common.verify_times.changes
+
+    def draft_curve(self, batch: int, most: int) -> Curve:
+        """Return what each of 1 to ``most`` draft passes takes over the rows of a batch that this draft serves, load
+        left out."""
+        return self._draft_times.curve(self.drafting(batch), 1, most, 0, self.rounds)
+
+    def verify_curve(self, batch: int, most: int) -> Curve:
+        """Return target passes over ``batch`` rows by their tokens, from a plain pass to ``most``, load left out."""
+        return self._common.verify_times.curve(batch, batch, most, self._common.context, self.rounds)
+
+    def begin(self) -> None:
+        """Count from here on: what was timed so far were probes."""
+        self._common.rounds = self._common.plain_rounds = 0
+        self._common.spent_ms = 0.0
 
     def draft_ms(self, batch: int, steps: int) -> float | None:
         """Return the milliseconds of ``steps`` draft passes over the rows of a batch that this draft serves, None if

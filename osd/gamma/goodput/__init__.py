@@ -1,1 +1,1 @@
-"""The rule `goodput`: the most tokens a second of the whole batch."""
+"""The rule goodput: drafts sized for the most tokens a second."""

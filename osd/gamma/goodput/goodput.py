@@ -1,247 +1,306 @@
 """The drafts of a whole batch, sized together for the most tokens a second. osd's own rule (docs/goodput.md).
 
-    λ      tokens a millisecond that decoding makes now: the price of time
-    θ_d    λ · what verifying a row's d-th token costs: its price, in tokens
-    S      the chance that a row's draft is accepted up to here: Π of its tokens' chances
-    U_d    what going on after d tokens may yet win: max(0, f − λ a)
-    f      what the next token will be worth, before its draft pass is made: E max(0, S p − θ + U)
+    λ    tokens a millisecond that decoding makes now: the price of time (Dinkelbach)
+    S    the chance that a row's draft is accepted up to here
+    G_k  what k further draft passes win:  Σ over rows and passes of S − λ (k draft passes + verifying their tokens)
 
-After each draft pass a row keeps the token while S + U ≥ θ, and the batch makes another pass while Σ f > λ · a(B).
-Before the first, S = 1; if even that pass is not worth it, nobody speculates. λ is what this very rule achieves:
-Dinkelbach's way to the largest ratio of tokens to time. A row alone with θ = 0 stops as in SpecDec++ (Theorem 4.3):
-when the chance that something was rejected, 1 − S, has grown past a threshold.
-
-A token is declined on peaks only, which are known before it is drawn, so sampling stays lossless.
+Before the round, and after every pass, the k with the largest G decides whether there is another pass; 0 is not to
+draft. Each row keeps as many of its newest tokens as pay for being verified. What may be lost by being wrong is bounded
+by a credit, which a small share of all tokens fills.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import erfc
+from typing import NamedTuple
 
-from osd.gamma.base import CostModel, DraftDecision, Signal
-from osd.gamma.costs.probing import Prober
-from osd.gamma.goodput.asking import ROUNDS, Asking
-from osd.gamma.goodput.beginning import FREE, Beginning
-from osd.gamma.goodput.contexts import Peak
-from osd.gamma.goodput.goodput_row import GoodputRow
-from osd.gamma.goodput.last_token import LastToken
-from osd.gamma.goodput.prices import PriceList, Prices
-from osd.gamma.goodput.weigher import Weigher
-from osd.gamma.goodput.worth import PriceOfTime, nearer
+import numpy as np
 
-_REFRESH = 16
-"""Judged tokens after which it is worked out again what may yet be won."""
-_MOVED = 0.1
-"""Part of its price by which a draft pass has become dearer or cheaper when it is, too."""
-_STEADY, _STEADIEST = 4, 8
-"""Rounds that draft once it was found to pay, and each time that it is found again one more, up to so many: what is
-asked before a draft costs as much as a third of a pass. Of one row alone only its last tokens are asked about."""
-_SOON_READ = 32
-"""Unread tokens up to which a row that goes on needs no thought: reading them takes a fraction of a round, and pays."""
-_COMING_AND_GOING = 3
-"""Rounds for which a batch that rests goes on resting though requests came or went: where one leaves another follows at
-once, and deciding costs a twentieth of a pass. One row alone has nobody to wait for."""
-_LENGTH = 64.0
-"""Tokens that a request is taken to have before any has ended."""
-_PROBING = 0.004
-"""Share of decoding time for probes; one row makes them, so that they are cheaper than a batch's."""
-_PROBING_FIRST = 20_000.0
-"""Milliseconds of decoding in which it is twice that: what an engine's first rounds say of costs may be all wrong."""
-_ALWAYS = float("-inf")
+from osd.gamma.base import CostModel, DraftDecision, Observation, Signal
+from osd.gamma.costs.pass_times import FRESH
+from osd.gamma.goodput.acceptance import Acceptance, Effect, Look, expected, log_odds
+from storage.settings.gamma import GoodputSettings
+
+DECLINE, LAST, ON = DraftDecision.DECLINE, DraftDecision.LAST, DraftDecision.ON
+_NO_TERM: Effect = [0.0, 0.0]
+
+
+class Prices(NamedTuple):
+    """What a batch's passes take, ÷ a plain pass of it."""
+
+    until: int
+    """Round up to which they hold."""
+    changes: int
+    """Of costs, when they were looked up."""
+    draft: list[float]
+    """By the number of draft passes, from 0 on."""
+    least: float
+    """The cheapest draft pass after others."""
+    verify: list[float]
+    """By the number of drafted tokens verified, of all rows together, from 0 on: beyond a plain pass."""
+    error: list[float]
+    """Standard errors of these."""
+    read: float
+    """A token that the drafter must read before it drafts."""
+
+
+class GoodputRow:
+    """One request."""
+
+    __slots__ = ("_rule", "last", "looks", "next_look", "survival", "terms")
+
+    def __init__(self, rule: GoodputController) -> None:
+        self._rule = rule
+        self.terms = rule.acceptance.request()
+        self.last = -1
+        """Its text's last token."""
+        self.looks: list[tuple[Look, Look | None]] = []
+        """What the chances of this round's tokens came from."""
+        self.next_look: Look = (rule.acceptance.first, 0.0, _NO_TERM, _NO_TERM)
+        self.survival = 1.0
+        """S."""
+
+    def observe(self, seen: Observation) -> None:
+        """Learn how the round went."""
+        rule = self._rule
+        rule.emitted += seen.accepted + 1
+        rule.drafted += seen.drafted
+        rule.passes = max(rule.passes, seen.drafted)  # no pass is told of where trees draft: one for each level
+        if seen.text:
+            self.last = seen.text[-1]
+        if seen.drafted or self.looks:
+            while len(self.looks) < seen.drafted:  # no pass told of this token: the chance before it is all there is
+                before = self.next_look
+                self.looks.append((before, None))
+                mean, _ = before[0].look(*before[1:])
+                then = rule.acceptance.then
+                self.next_look = then, mean, self.terms[0], _NO_TERM
+            rule.acceptance.learn(self.looks, seen.drafted, seen.accepted, seen.chances)
 
 
 class GoodputController:
     """See the module."""
 
     name: str = "goodput"
-    signal: Signal = "peak_echo"
+    signal: Signal = "peak_token"
 
-    def __init__(self, costs: CostModel, *, initial: int, maximum: int) -> None:
-        self.weigher = Weigher(max(initial, maximum, 1))
-        self._costs, self._maximum = costs, maximum
-        self._price_list, self._time = PriceList(costs), PriceOfTime()
-        self._prober, self._asking = Prober(costs, _PROBING, _PROBING_FIRST, ROUNDS, FREE), Asking()
-        self._beginning = Beginning(costs, self.weigher)
-        self._batch = 1
-        self._last_token = LastToken(self.weigher)
-        self._rows: Sequence[GoodputRow] = []
-        self._length = _LENGTH
-        """Tokens that a request usually has."""
+    def __init__(self, costs: CostModel, *, maximum: int, settings: GoodputSettings) -> None:
+        self._costs, self._maximum, self._set = costs, maximum, settings
+        self.acceptance = Acceptance(settings.spread, settings.memory)
+        self.emitted = self.drafted = self.passes = 0
+        """Tokens of the round that is being observed, and its draft passes."""
+        self.credit = settings.stake
+        """Tokens that may be lost."""
+        self._gained = self._spent = 1.0
+        self.speedup = 1.0
+        """λ ÷ what plain decoding makes, lately; never below 1, which not drafting achieves."""
+        self._known: dict[tuple[int, int], Prices] = {}
         self._prices: Prices | None = None
-        self._foreseen = (0, 0, 1.0)
-        """What may yet be won was last worked out for so many rows, holds until so many tokens are judged, and was for
-        this price of a row's draft pass."""
-        self._idle_before: Prices | None = None
-        """The prices at which the round before did not speculate; None where it did."""
-        self._quiet = 0
-        """Rounds to come in which there is nothing to decide: nobody drafts, nobody may be asked, prices stand."""
-        self._steady = 0
-        """Rounds to come in which all draft without asking anew whether it pays."""
-        self._steadiness = _STEADY
-        """How many there will be next time."""
-        self._entry = 0.0
-        """λ (begin + a(B)) ÷ 1.3 or more, and λ times the jump of V: what rows must hope for together."""
-        self._jump = 0.0
-        """λ times the jump of V: what they must keep together to be verified at all."""
-        self._held_back = False
-        """Whether rows go without for want of room, or because reading up is dear."""
-        self._waits = 0
-        """Rounds to come in which a batch that rests need not be looked at, whoever came or went."""
-        self._changed = True
-        """Whether requests came, went or were judged since the last round."""
-        self._bar = _ALWAYS
-        """λ a(B) in a round that the rule sizes; others keep every token."""
-
-    @property
-    def speedup(self) -> float:
-        """λ ÷ what plain decoding makes, lately; never below 1, which not speculating achieves."""
-        return self._time.speedup
+        """This round's; None while nothing was timed."""
+        self._batch = self._kept = self._cap = 0
+        """Of this round: rows, tokens kept for verification, most passes."""
+        self._reading, self._doubt = 0.0, 1.0
+        """What the drafter reads, as far as that may be lost; the chance that drafting does not pay."""
 
     def start(self) -> GoodputRow:
         """Return the state of a new request, which is taken to be like the others."""
-        return self.weigher.start()
+        return GoodputRow(self)
 
     def plan(
         self, rows: Sequence[GoodputRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
-        """Return each row's γ: all that it has room for, to be cut short in the round, or 0."""
-        stands = self._quiet or (self._steady and max(unread, default=0) <= _SOON_READ)
-        if stands and batch == self._batch and rows == self._rows:
-            if not (self._quiet and self._last_token.wakes(rows)):
-                return self._as_before(rows, rooms)
-            self._changed = True
-        if self._quiet and self._waits and batch > 1:
-            self._waits -= 1
-            return self._as_before(rows, rooms)
-        self._quiet = self._steady = 0
-        self._settle(batch)
-        self._notice_changes(rows)
-        prices = self._prices = self._price_list.of(batch)
-        self._bar = _ALWAYS
-        if prices is None or self._beginning.knows_little:
-            self.weigher.begin(rows)
-            gammas = self._beginning.tries(rooms)
+        """Return each row's γ: the most that it may draft, to be cut short in the round, or 0."""
+        self._settle()
+        self._batch, self.passes, self._kept, self._reading, self._doubt = batch, 0, 0, 0.0, 1.0
+        unread = unread or [0] * len(rows)
+        prices = self._prices = self._priced(batch)
+        before = [self._begin(row) for row in rows]
+        if prices is None:
+            self._cap = 1  # nothing was timed: one token of one row tells what drafting takes
+            chosen = [i for i, room in enumerate(rooms) if room > 0][:1]
         else:
-            gammas = self._decide(rows, prices, batch, rooms, unread)
-        return [min(gamma, room) for gamma, room in zip(gammas, rooms, strict=True)]
+            chosen = self._choose(prices, before, rooms, unread)
+            self._reading = self._doubt * prices.read * sum([unread[i] for i in chosen])
+        return [min(self._cap, room) if i in chosen else 0 for i, room in enumerate(rooms)]
 
-    def should_continue(self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[Peak]) -> list[DraftDecision]:
-        """Keep the token where S + U ≥ θ; go on together while another pass is worth it."""
-        tally = self.weigher.tally
-        tally.passes += 1
-        tally.begun += drafted == 1
-        return self.weigher.weigh(rows, signals, self._bar, self._jump if drafted == 1 else 0.0)
+    def _begin(self, row: GoodputRow) -> tuple[float, float]:
+        """Begin a row's round; return the chance of its first token, and of one after an accepted one."""
+        known = self.acceptance
+        row.looks, row.survival = [], 1.0
+        row.next_look = look = known.first, 0.0, row.terms[0], known.first.context(row.last)
+        mean, var = known.first.look(*look[1:])
+        return expected(mean, var), expected(*known.then.look(mean, row.terms[0], _NO_TERM))
 
-    def _as_before(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
-        """Return the γ of each row for one more round like the last."""
-        self.weigher.tally.rounds += 1
-        if self._quiet:
-            self._quiet -= 1
-            return [0] * len(rows)
-        self._steady -= 1
-        hopes = self.weigher.begin(rows)
-        if len(rows) == 1 and hopes[0] <= self._entry and self._last_token.skips():
-            return [0]
-        return [min(self._maximum, room) for room in rooms]
-
-    def _decide(
-        self, rows: Sequence[GoodputRow], prices: Prices, batch: int, rooms: Sequence[int], unread: Sequence[int]
+    def _choose(
+        self, prices: Prices, before: Sequence[tuple[float, float]], rooms: Sequence[int], unread: Sequence[int]
     ) -> list[int]:
-        """Return gamma.max for the rows that take part where a first draft pass is worth it, else 0; or a probe's γ."""
-        gamma = 0
-        hopes: list[float] = []
-        if self._changed or self._idle_before is not prices:
-            gamma, hopes = self._weigh(rows, prices, rooms, unread)
-        self._changed = False
-        self._idle_before = None if gamma else prices
-        if hopes and self._last_token.weighed(rows, gamma > 0 or self._held_back, self._entry):
-            self._idle_before = None
-            self._go_on_drafting(prices, batch, unread)
-            return [0]
-        asked = None if gamma else self._asking.whom(rows, rooms)
-        if not gamma and asked is None:
-            return self._rest(rows, prices, self._asking.rest(rows))
-        table = (prices.plain, prices.try_ms)
-        free = self._beginning.frees(asked, batch)
-        chosen = self._prober.instead(gamma, self._time.speedup, batch, table, free)
-        if gamma and chosen:
-            self._go_on_drafting(prices, batch, unread)
-            return [gamma if hope > 0 else 0 for hope in hopes]
-        if asked is None:
-            return [0] * len(rows)
-        if not chosen:
-            return self._rest(rows, prices, ceil(self._prober.short_ms / prices.plain))
-        if not hopes:
-            self.weigher.begin(rows)
-        return self._asking.only(rows, asked, chosen)
+        """Return the rows that draft, and set the round's most passes."""
+        who = [i for i, room in enumerate(rooms) if room > 0]
+        if prices.read:
+            who = [i for i in who if not unread[i] or self._worth_reading(prices, before[i], rooms[i], unread[i])]
+            who.sort(key=unread.__getitem__)
+        depth, _ = self._best(prices, [before[i] for i in who], self.speedup)
+        if not depth:
+            self.acceptance.first.fade(self._batch / self._set.stale)
+            self._cap, self._doubt = 1, 1.0
+            return self._explore(prices, [i for i, room in enumerate(rooms) if room > 0], unread)
+        count, read = len(who), prices.read * sum([unread[i] for i in who])
+        self._doubt = self._doubted(prices, count)
+        most = self.credit / max(self._doubt, 1e-3)
+        self._cap = 0
+        while self._cap < self._maximum and self._risk(prices, self._cap + 1, count, read) <= most:
+            self._cap += 1
+        if not self._cap:
+            self._cap = 1
+            return self._few(prices, who, unread, most)
+        return who
 
-    def _go_on_drafting(self, prices: Prices, batch: int, unread: Sequence[int]) -> None:
-        """Let the rule cut drafts short, in this round and those that stay like it."""
-        self._bar = self._time.rate(prices, batch) * prices.draft
-        self._steady = self._steadiness - 1 if max(unread, default=0) <= _SOON_READ else 0
-        self._steadiness = min(self._steadiness + 1, _STEADIEST)
+    def _doubted(self, prices: Prices, rows: int) -> float:
+        """Return the chance that a token of so many rows does not pay for its pass, for all that is known of b and of
+        costs."""
+        first, share = self.acceptance.first, self._batch / rows
+        price = share * (prices.draft[1] + prices.verify[rows])
+        if price >= 1:
+            return 1.0
+        variance = first.var + (share * prices.error[rows] / (price * (1 - price))) ** 2
+        return erfc((first.mean - log_odds(price)) / (2 * variance) ** 0.5) / 2
 
-    def _rest(self, rows: Sequence[GoodputRow], prices: Prices, rounds: int) -> list[int]:
-        """Return 0 for all; while the rows stay the same nothing is decided for ``rounds`` rounds, this one counted."""
-        self._quiet = max(0, min(rounds, self._price_list.left(prices)) - 1)
-        self._waits, self._steadiness = _COMING_AND_GOING, _STEADY
-        return [0] * len(rows)
+    def _risk(self, prices: Prices, passes: int, rows: int, read: float) -> float:
+        """Return the tokens that plain decoding would make in the time of a draft."""
+        return self._batch * (prices.draft[passes] + prices.verify[rows * passes] + read)
 
-    def _weigh(
-        self, rows: Sequence[GoodputRow], prices: Prices, rooms: Sequence[int], unread: Sequence[int]
-    ) -> tuple[int, list[float]]:
-        """Return gamma.max or 0, and the tokens that each row hopes of a first draft pass."""
-        rate = self._time.rate(prices, self._batch)
-        self._foresee(prices, len(rows), rate)
-        hopes = self.weigher.begin(rows)
-        self._held_back = 0 in rooms
-        for i, behind in enumerate(unread):
-            if behind and not self._pays(rows[i], hopes[i], rooms[i], rate * behind * self._costs.reading_ms):
-                hopes[i], self._held_back = 0.0, True
-        if 0 in rooms:
-            hopes = [hope if room > 0 else 0.0 for hope, room in zip(hopes, rooms, strict=True)]
-        self._jump = rate * prices.jump(len(rows))
-        self._entry = rate * (prices.begin + prices.draft) / self._beginning.hopeful + self._jump
-        return (self._maximum if sum(hopes) > self._entry else 0), hopes
+    def _few(self, prices: Prices, who: Sequence[int], unread: Sequence[int], most: float) -> list[int]:
+        """Return the first of ``who`` that may draft a token each without risking more than so many tokens."""
+        read = 0.0
+        for count, i in enumerate(who):
+            read += prices.read * unread[i]
+            if self._risk(prices, 1, count + 1, read) > most:
+                return list(who[:count])
+        return list(who)
 
-    def _foresee(self, prices: Prices, rows: int, rate: float) -> None:
-        """Work out what may yet be won, where prices or what is known of the draft are not what they were then. Each
-        row pays whole passes: all win less by sharing them than the sum of what each would by going on."""
-        one, judged = rate * prices.draft, self.weigher.judged
-        if self._foreseen[0] == rows and judged < self._foreseen[1] and abs(one / self._foreseen[2] - 1) < _MOVED:
-            return
-        self._foreseen = rows, judged + _REFRESH, one
-        self.weigher.foresee([rate * ms for ms in prices.by_depth(rows, self.weigher.depth)], one)
+    def _worth_reading(self, prices: Prices, chances: tuple[float, float], room: int, behind: int) -> bool:
+        """Return whether what a row may win over the rest of its text exceeds what the drafter's reading up costs."""
+        _, worth = self._best(prices, [chances], self.speedup, share=self._batch)
+        first, then = chances
+        return worth * room / (1 + first / (1 - first * then)) > self._batch * self.speedup * prices.read * behind
 
-    def _pays(self, row: GoodputRow, hope: float, room: int, reading: float) -> bool:
-        """Return whether drafting for the rest of a row's text wins more tokens than the drafter's reading up costs.
+    def _explore(self, prices: Prices, who: list[int], unread: Sequence[int]) -> list[int]:
+        """Return the rows that draft a token though that does not pay: the share buys it, for what drafts are worth may
+        be thought wrongly of, and may change."""
+        return self._few(prices, sorted(who, key=unread.__getitem__), unread, self.credit - self._set.stake)
 
-        What it wins with each token to come is 1 − 1 ÷ speedup, where there is speculation; at first, what is hoped of
-        one draft pass. A text is taken to end where texts usually do.
+    def _best(
+        self, prices: Prices, rows: Sequence[tuple[float, float]], rate: float, done: int = 0, kept: int = 0,
+        share: int = 1,
+    ) -> tuple[int, float]:  # fmt: skip
+        """Return the k with the largest G_k, and that, in tokens; 0 where no k wins anything.
+
+        ``rows``: of each that drafts on, the chance that its next token is accepted with all before it, and by which it
+        falls with each further one; ``rate``: λ ÷ plain decoding's; ``done``, ``kept``: passes so far, and tokens that
+        are verified in any case; ``share``: rows that share the draft passes with each of these.
         """
-        left = min(room, max(self._length - row.emitted, self._length / 2))
-        return max(hope / (1 + hope), 1 - 1 / self._time.speedup) * left > reading
+        rate *= self._batch
+        draft, verify, count = prices.draft, prices.verify, len(rows)
+        chances = [chance for chance, _ in rows]
+        falls = [fall for _, fall in rows]
+        tokens, best, at = 0.0, 0.0, 0
+        for k in range(1, self._maximum - done + 1):
+            more = sum(chances)
+            if more < rate * prices.least / share:
+                break  # nor will a later pass, which brings less
+            tokens += more
+            won = tokens - rate * ((draft[done + k] - draft[done]) / share + verify[kept + count * k] - verify[kept])
+            if won > best:
+                best, at = won, k
+            chances = [chance * fall for chance, fall in zip(chances, falls, strict=True)]
+        return at, best
 
-    def _settle(self, batch: int) -> None:
-        """Learn from the last round."""
-        seen, prices = self.weigher.take_tally(), self._prices
-        self._prober.settle(seen.rounds)
-        if seen.rows and prices:
-            self._time.saw(seen, prices, self._batch)
-        if seen.passes:
-            self._changed = True
-            self._price_list.saw(self._batch, seen.begun, seen.passes)
-        self._batch = batch
+    def should_continue(
+        self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[tuple[float, int]]
+    ) -> list[DraftDecision]:
+        """Keep the tokens that pay for being verified; go on together while another pass wins more."""
+        self.passes = drafted
+        falls = [self._look(row, peak, token) for row, (peak, token) in zip(rows, signals, strict=True)]
+        prices = self._prices
+        if prices is None:
+            return [LAST] * len(rows)
+        chances = [row.survival for row in rows]
+        order = sorted(range(len(rows)), key=chances.__getitem__, reverse=True)
+        rate, kept, verify = self.speedup * self._batch, self._kept, prices.verify
+        tokens, won, keep = 0.0, 0.0, 0
+        for n, i in enumerate(order, 1):
+            tokens += chances[i]
+            if (worth := tokens - rate * (verify[kept + n] - verify[kept])) > won:
+                won, keep = worth, n
+        on = self._going_on(prices, order, chances, falls, won) if drafted < self._cap else 0
+        keep = max(keep, on)
+        self._kept += keep
+        answers = [DECLINE] * len(rows)
+        for n, i in enumerate(order[:keep]):
+            answers[i] = ON if n < on else LAST
+        return answers
 
-    def _notice_changes(self, rows: Sequence[GoodputRow]) -> None:
-        """Note how long the requests that left the batch were, and give their lines to those that came."""
-        if rows == self._rows:
+    def _going_on(
+        self, prices: Prices, order: Sequence[int], chances: Sequence[float], falls: Sequence[float], won: float
+    ) -> int:
+        """Return how many rows, the likeliest first, draft on: 0 where stopping with ``won`` tokens is better."""
+        rate, kept, verify, done = self.speedup * self._batch, self._kept, prices.verify, self.passes
+        count = len(order)
+        price = rate * (verify[kept + 2 * count] - verify[kept + count]) / count
+        ahead = [(chances[i] * falls[i], falls[i]) for i in order]
+        on = max(1, sum([chance > price for chance, _ in ahead]))
+        _, more = self._best(prices, ahead[:on], self.speedup, done, kept + on)
+        sure = sum([chances[i] for i in order[:on]]) - rate * (verify[kept + on] - verify[kept])
+        return on if more > 0 and sure + more > won else 0
+
+    def _look(self, row: GoodputRow, peak: float, token: int) -> float:
+        """Enter what a pass told of a row; return the chance of the token after, where this one is accepted."""
+        known = self.acceptance
+        z, own = log_odds(peak), row.terms[1]
+        beside = known.after.context(token)
+        mean, var = known.after.look(z, own, beside)
+        row.survival *= expected(mean, var)
+        row.looks.append((row.next_look, (known.after, z, own, beside)))
+        beside = known.then.context(token)
+        row.next_look = known.then, mean, row.terms[0], beside
+        return expected(*known.then.look(mean, row.terms[0], beside))
+
+    def _priced(self, batch: int) -> Prices | None:
+        """Return a batch's prices; None while drafting or verifying was never timed."""
+        costs = self._costs
+        key, now = (batch, costs.drafting(batch)), costs.rounds
+        found = self._known.get(key)
+        if (found is None or found.until <= now or found.changes != costs.changes) and costs.known:
+            found = self._known[key] = self._look_up(batch)
+        return found
+
+    def _look_up(self, batch: int) -> Prices:
+        costs, most = self._costs, batch * (self._maximum + 2)
+        drafting = costs.draft_curve(batch, self._maximum)
+        verifying = costs.verify_curve(batch, batch + most)
+        passes = np.arange(1, self._maximum + 1)
+        plain = verifying.ms[0]
+        draft = np.maximum.accumulate(passes * np.interp(passes, drafting.size, drafting.ms)) / plain
+        tokens = batch + np.arange(most + 1)
+        verify, error = (np.interp(tokens, verifying.size, known) / plain for known in (verifying.ms, verifying.error))
+        until = costs.rounds + 1 + min(FRESH, costs.rounds // 2)
+        least = min(float(draft[0]), float(np.diff(draft).min(initial=np.inf)))
+        read = costs.reading_ms / costs.load / float(plain)
+        verify -= 1
+        return Prices(until, costs.changes, [0.0, *draft.tolist()], least, verify.tolist(), error.tolist(), read)
+
+    def _settle(self) -> None:
+        """Learn what the last round brought and took, in tokens of plain decoding."""
+        emitted, drafted, prices = self.emitted, self.drafted, self._prices
+        self.emitted = self.drafted = 0
+        if not emitted or prices is None:
             return
-        self._changed = True
-        here, there = set(rows), set(self._rows)
-        gone = [row for row in self._rows if row not in here]
-        for row in gone:
-            self._length = nearer(self._length, row.emitted)
-        self.weigher.loaded(gone, [row for row in rows if row not in there])
-        self._rows = list(rows)
+        batch, given = self._batch, self._set
+        took = 1 + prices.draft[min(self.passes, self._maximum)] + prices.verify[min(drafted, len(prices.verify) - 1)]
+        keep = 1 - 1 / given.patience
+        self._gained = keep * self._gained + (1 - keep) * emitted / batch
+        self._spent = keep * self._spent + (1 - keep) * took
+        self.speedup = max(1.0, self._gained / self._spent)
+        won = emitted - batch * (took + self._reading) + given.share * emitted
+        self.credit = min(self.credit + won, 4 * (given.stake + batch))

@@ -188,6 +188,7 @@ class Steady:
         pass
 
 
+@pytest.mark.usefixtures("compiled")  # an engine whose passes are compiled meanwhile forgets what they took
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", sorted(LOOK_AT_COSTS & CONTROLLERS.keys()))
 def test_a_replay_decides_as_an_engine_with_the_tables_costs(name: str, batch: int) -> None:

@@ -18,7 +18,7 @@ from tests.support.worlds import play_alone
 
 FIRST = {"confidence": 12, "goodput": 1}
 """Controllers that gamma.initial says nothing to: one always asks for gamma.max, one begins with a single token."""
-SIGNALS = {"goodput": "peak_echo", "gammatune_plus": "peak", "confidence": "confidence", "specdecpp": "acceptance"}
+SIGNALS = {"goodput": "peak_token", "gammatune_plus": "peak", "confidence": "confidence", "specdecpp": "acceptance"}
 
 
 @pytest.mark.parametrize("name", list(CONTROLLERS))

@@ -1,0 +1,73 @@
+"""A few passes at engine start, timed: what gamma rules that weigh costs know before the first request."""
+
+from __future__ import annotations
+
+import torch
+
+from osd.drafters.pool import DraftPool
+from osd.gamma.costs.model import CostModel, probe_drafts, probe_passes
+from osd.models.decoder import Decoder
+from osd.models.device_timer import Clock
+from osd.models.needs_draft import MODEL_DRAFTERS
+from osd.models.pair import Pair, row_limit
+from osd.models.target_only import has_draft
+from storage.settings import Settings
+
+_ROWS = 8
+"""Most rows of a probe: a full pass over hundreds would take seconds."""
+_AT = 128
+"""Position of the probes' first tokens, where there is room."""
+_SHORTEST = 64
+"""Positions of a row without which nothing is probed."""
+
+
+@torch.inference_mode()
+def probe(target: Decoder, pool: DraftPool, pair: Pair, settings: Settings) -> None:
+    """Time each pass twice and keep the second times, for first passes make what others use.
+
+    The passes are over caches of their own, so the engine's stay as they are. The default draft's are timed where it
+    proposes; what a table takes is learned from its first round.
+    """
+    costs, rows = pool.costs, min(settings.serve.max_batch, _ROWS)
+    drafts = has_draft(pair) and settings.drafters.kind in MODEL_DRAFTERS
+    limit = min(row_limit(pair, settings.serve), pool.default.limit if drafts else target.cache.limit)
+    if limit < _SHORTEST:
+        return
+    at = min(_AT, limit - _SHORTEST)
+    spare, shapes = target.beside(rows, limit), probe_passes(rows)
+    for _ in range(2):
+        took = [_target_ms(spare, count, tokens // count, at) for count, tokens in shapes]
+    for (count, tokens), ms in zip(shapes, took, strict=True):
+        costs.observe_verify(count, tokens, ms, count * at)
+    if drafts:
+        _probe_draft(pool.decoder.beside(rows, limit), costs, rows, at)
+    costs.begin()
+
+
+def _probe_draft(spare: Decoder, costs: CostModel, rows: int, at: int) -> None:
+    chains = probe_drafts(rows)
+    for _ in range(2):
+        took = [_draft_ms(spare, *each, at) for each in chains]
+    for (count, passes, unread), ms in zip(chains, took, strict=True):
+        costs.unread = unread
+        costs.observe_draft(count, passes, ms)
+    costs.unread = 0
+
+
+def _target_ms(target: Decoder, rows: int, width: int, at: int) -> float:
+    tokens = torch.zeros(rows, width, dtype=torch.long, device=target.device)
+    with Clock(target.device) as clock:
+        target.scored(tokens, [at] * rows, [width] * rows).lines.argmax(-1).cpu()
+        clock.split()
+    return clock.first_ms
+
+
+def _draft_ms(draft: Decoder, rows: int, passes: int, unread: int, at: int) -> float:
+    token = torch.zeros(rows, 1, dtype=torch.long, device=draft.device)
+    with Clock(draft.device) as clock:
+        if unread:
+            draft.read(0, [[0] * unread] * rows, [0] * rows)
+        for step in range(passes):
+            draft.logits(token, [at + step] * rows).argmax(-1).cpu()
+        clock.split()
+    return clock.first_ms
