@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from osd.drafters.pool import DraftPool
-from osd.gamma.costs.model import CostModel, probe_drafts, probe_passes
+from osd.gamma.costs import probes
 from osd.models.decoder import Decoder
 from osd.models.device_timer import Clock
 from osd.models.needs_draft import MODEL_DRAFTERS
@@ -23,35 +23,20 @@ _SHORTEST = 64
 
 @torch.inference_mode()
 def probe(target: Decoder, pool: DraftPool, pair: Pair, settings: Settings) -> None:
-    """Time each pass twice and keep the second times, for first passes make what others use.
+    """Time a few shapes for about a tenth of a second.
 
     The passes are over caches of their own, so the engine's stay as they are. The default draft's are timed where it
     proposes; what a table takes is learned from its first round.
     """
-    costs, rows = pool.costs, min(settings.serve.max_batch, _ROWS)
-    drafts = has_draft(pair) and settings.drafters.kind in MODEL_DRAFTERS
+    rows, drafts = min(settings.serve.max_batch, _ROWS), has_draft(pair) and settings.drafters.kind in MODEL_DRAFTERS
     limit = min(row_limit(pair, settings.serve), pool.default.limit if drafts else target.cache.limit)
     if limit < _SHORTEST:
         return
     at = min(_AT, limit - _SHORTEST)
-    spare, shapes = target.beside(rows, limit), probe_passes(rows)
-    for _ in range(2):
-        took = [_target_ms(spare, count, tokens // count, at) for count, tokens in shapes]
-    for (count, tokens), ms in zip(shapes, took, strict=True):
-        costs.observe_verify(count, tokens, ms, count * at)
-    if drafts:
-        _probe_draft(pool.decoder.beside(rows, limit), costs, rows, at)
-    costs.begin()
-
-
-def _probe_draft(spare: Decoder, costs: CostModel, rows: int, at: int) -> None:
-    chains = probe_drafts(rows)
-    for _ in range(2):
-        took = [_draft_ms(spare, *each, at) for each in chains]
-    for (count, passes, unread), ms in zip(chains, took, strict=True):
-        costs.unread = unread
-        costs.observe_draft(count, passes, ms)
-    costs.unread = 0
+    spare = target.beside(rows, limit)
+    beside = pool.decoder.beside(rows, limit) if drafts else None
+    time_draft = None if beside is None else lambda *draft: _draft_ms(beside, *draft, at)
+    probes.probe(pool.costs, rows, at, lambda count, width: _target_ms(spare, count, width, at), time_draft)
 
 
 def _target_ms(target: Decoder, rows: int, width: int, at: int) -> float:

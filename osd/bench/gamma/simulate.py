@@ -23,7 +23,7 @@ from typing import Any
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import RecordedText
 from osd.gamma.base import CostModel, GammaController, Observation, Signal
-from osd.gamma.costs.model import probe_drafts, probe_passes
+from osd.gamma.costs import probes
 from osd.gamma.planner import GammaPlanner
 from osd.sequence import LAG
 from storage.errors import BadInput
@@ -138,13 +138,14 @@ class Simulator:
 
     def probe(self) -> None:
         """Time the passes that a serving engine times at its start; they are no part of the simulated time."""
-        for rows, passes, unread in probe_drafts(self._batch):
-            self.costs.unread = unread
-            self.costs.observe_draft(rows, passes, self._noisy(self._draft_ms(rows, passes) + unread * self._unread_ms))
-        self.costs.unread = 0
-        for rows, tokens in probe_passes(self._batch):
-            self.costs.observe_verify(rows, tokens, self._noisy(self._verify_ms(rows, tokens)))
-        self.costs.begin()
+
+        def time_pass(rows: int, width: int) -> float:
+            return self._noisy(self._verify_ms(rows, rows * width))
+
+        def time_draft(rows: int, passes: int, unread: int) -> float:
+            return self._noisy(self._draft_ms(rows, passes) + unread * self._unread_ms)
+
+        probes.probe(self.costs, self._batch, 0, time_pass, time_draft)
 
     def run(self, traces: Sequence[RecordedText]) -> Simulated:
         """Serve the traces in order, at most ``batch`` at a time. Raises BadInput when the controller asks for a signal

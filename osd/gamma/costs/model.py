@@ -27,17 +27,6 @@ def nearly(tokens: int) -> int:
     return (tokens + step // 2) // step * step
 
 
-def probe_passes(batch: int) -> list[tuple[int, int]]:
-    """Return (rows, tokens) of the target passes that are timed at engine start: a batch's plain pass and one that
-    verifies drafts, and those of one row."""
-    return list(dict.fromkeys([(batch, batch), (batch, 5 * batch), (1, 1), (1, 5)]))
-
-
-def probe_drafts(batch: int) -> list[tuple[int, int, int]]:
-    """Return (rows, passes, tokens to read first) of the drafts that are timed at engine start."""
-    return list(dict.fromkeys([(batch, 1, 0), (batch, 4, 0), (1, 1, 0), (1, 4, 0), (1, 1, 64)]))
-
-
 def rounds_left(at: int, now: int, most: int) -> int:
     """Return the rounds for which costs looked up in round ``at`` still hold: ``most``, fewer while little was
     timed."""
@@ -245,10 +234,19 @@ class CostModel:
         """Return target passes over ``batch`` rows by their tokens, from a plain pass to ``most``, load left out."""
         return self._common.verify_times.curve(batch, batch, most, self._common.context, self.rounds)
 
-    def begin(self) -> None:
-        """Count from here on: what was timed so far were probes."""
-        self._common.rounds = self._common.plain_rounds = 0
-        self._common.spent_ms = 0.0
+    def probe_draft(self, rows: int, passes: int, unread: int, ms: float, error: float) -> None:
+        """Add the time of draft passes before the first request; ``unread``: tokens read before them; ``error``: its
+        standard error ÷ it."""
+        if not unread:
+            self._draft.add(rows, _doubled(passes), ms / passes, 0)
+            self._draft_times.probe(rows, passes, ms / passes, error)
+        elif usual := self._draft.estimate(rows, _doubled(passes)):
+            self._a_token.append(max(0.0, ms - passes * usual) / unread)
+
+    def probe_verify(self, rows: int, tokens: int, ms: float, error: float, context: int) -> None:
+        """Add the time of a target pass before the first request; as :meth:`probe_draft`."""
+        self._common.verify.add(rows, nearly(tokens), ms, 0)
+        self._common.verify_times.probe(rows, nearly(tokens), ms, error, context)
 
     def draft_ms(self, batch: int, steps: int) -> float | None:
         """Return the milliseconds of ``steps`` draft passes over the rows of a batch that this draft serves, None if

@@ -7,7 +7,8 @@ A pass over (rows, size) with so many positions in its rows' caches takes, ÷ th
 where g departs from the plane by ``BEND`` (standard deviation) and is the same for shapes near one another: its
 covariance is BEND² exp(−d² / 2), d being how many factors of e they are apart. A timing errs by ``noise`` of itself.
 Mean and standard error of any further shape follow in closed form (Rasmussen and Williams, Gaussian Processes for
-Machine Learning, Eqs. 2.25 and 2.26). See docs/goodput.md.
+Machine Learning, Eqs. 2.25 and 2.26). Of a shape that was only probed it is believed how it compares with others, not
+what it takes: all of them together are moved by what shapes took that were timed since. See docs/goodput.md.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LEAST_NOISE = 0.02
 """No timing is taken to err by less: shapes that are near one another could not be told apart."""
 SURPRISES = 3
 """Timings one after another that all depart from what their shapes took, by as many standard errors and to the same
-side, after which what was timed before no longer holds."""
+side, after which what was timed before counts as probes do."""
 FRESH = 64
 """Timings for which a curve is used before it is worked out anew; fewer while there are few."""
 FLOOR = 1e-3
@@ -56,12 +57,18 @@ def lower_median(values: Iterable[float]) -> float:
 class Timings:
     """Timings of one shape."""
 
-    __slots__ = ("at", "context", "recent", "typical")
+    __slots__ = ("at", "context", "error", "probed", "recent", "typical")
 
-    def __init__(self) -> None:
+    def __init__(self, probed: float = 0.0, error: float = 0.0, at: int = 0) -> None:
         self.recent: deque[float] = deque(maxlen=WINDOW)
         self.typical = self.context = 0.0
-        self.at = 0
+        self.at = at
+        self.probed, self.error = probed, error
+        """What a probe took, 0 for none, and its standard error ÷ that."""
+
+    def weight(self, now: int) -> float:
+        """Return how many timings it counts as."""
+        return max((len(self.recent) or 1) * 0.5 ** ((now - self.at) / HALF_LIFE), 1e-3)
 
 
 class Curve(NamedTuple):
@@ -71,6 +78,8 @@ class Curve(NamedTuple):
     ms: Floats
     error: Floats
     """Standard error of each one's difference from the first, milliseconds."""
+    beginning: float
+    """Standard error of the first."""
 
 
 class PassTimes:
@@ -85,7 +94,7 @@ class PassTimes:
         self._surprises: list[float] = []
         """By how much the newest timings departed from what their shapes took, in logarithms."""
         self.changes = 0
-        """How often what was timed before no longer held."""
+        """How often what was timed before no longer held, or a shape was first timed that had been probed."""
         self._solved: tuple[tuple[Floats, Floats], Floats, Floats] | None = None
         self._solved_at = 0
         self._scale, self._mean = np.ones(3), 1.0
@@ -99,22 +108,46 @@ class PassTimes:
         """Standard error of a timing ÷ the timing: 1.5 median deviations from what its shape usually takes."""
         return max(LEAST_NOISE, 1.5 * lower_median(self._errors))
 
+    def probe(self, rows: int, size: int, ms: float, error: float, context: float = 0.0) -> None:
+        """Add a timing that was made before anything was served; ``error``: its standard error ÷ it."""
+        timings = self._shapes[rows, size] = Timings(ms, max(error, NOISE))
+        timings.context = context
+        self._added += 1
+
+    def doubt(self) -> None:
+        """Count what was timed so far as probes, for all may take another time from now on."""
+        factor = self._factor()
+        for each in self._shapes.values():
+            each.probed = each.typical if each.recent else factor * each.probed
+            each.error = max(each.error, NOISE)
+            each.recent.clear()
+        self._change()
+
+    def _change(self) -> None:
+        self.changes += 1
+        self._curves.clear()
+
     def add(self, rows: int, size: int, ms: float, at: int, context: float = 0.0) -> None:
         """Add a timing made in round ``at``; ``context``: positions in the caches of all rows together."""
         timings = self._shapes.pop((rows, size), None)
         if timings is None or at - timings.at > 2 * HALF_LIFE:  # what it took then no longer holds
             timings = Timings()
-        elif self._changed(log(ms / timings.typical)):
-            self._shapes.clear()
-            self._curves.clear()
-            timings = Timings()
         self._shapes[rows, size] = timings
+        if timings.recent and self._changed(log(ms / timings.typical)):
+            self.doubt()
+        if timings.probed and not timings.recent:
+            self._change()
         timings.context += (context - timings.context) / (1 + len(timings.recent))
         timings.recent.append(ms)
         timings.typical, timings.at = lower_median(timings.recent), at
         self._added += 1
         if len(self._shapes) > SHAPES:
             self._shapes.popitem(last=False)
+
+    def _factor(self) -> float:
+        """Return what probed shapes took that were timed since ÷ what their probes took."""
+        timed = [each.typical / each.probed for each in self._shapes.values() if each.recent and each.probed]
+        return lower_median(timed) if timed else 1.0
 
     def _changed(self, error: float) -> bool:
         """Enter by how much a timing departed, and return whether a few have shown that all takes another time now."""
@@ -127,7 +160,6 @@ class PassTimes:
         if len(self._surprises) < SURPRISES:
             return False
         self._surprises = []
-        self.changes += 1
         return True
 
     def curve(self, rows: int, first: int, most: int, context: float, now: int) -> Curve:
@@ -151,7 +183,8 @@ class PassTimes:
         ms = ms if self._per_pass else np.maximum.accumulate(ms)  # more tokens take no less, whatever few timings show
         whole = _kernel(asked, asked) - cross @ inverse @ cross.T
         spread = np.maximum(whole.diagonal() + whole[0, 0] - 2 * whole[0], 0.0)
-        return Curve(size, self._mean * ms, self._mean * np.sqrt(spread))
+        beginning = max(float(whole[0, 0]), 0.0) ** 0.5
+        return Curve(size, self._mean * ms, self._mean * np.sqrt(spread), self._mean * beginning)
 
     def _features(self, rows: Floats, size: Floats, context: Floats) -> tuple[Floats, Floats]:
         """Return φ · LINE, and where each is for g."""
@@ -162,15 +195,16 @@ class PassTimes:
     def _solve(self, now: int) -> tuple[tuple[Floats, Floats], Floats, Floats]:
         """Return the timed shapes, the inverse of their covariance, and that times what they took."""
         if self._solved is None or self._solved_at != self._added:
-            known = self._shapes.values()
+            known, factor = self._shapes.values(), self._factor()
             rows, size = np.array(list(self._shapes), float).T
             context = np.array([each.context for each in known])
-            ms = np.array([each.typical for each in known])
-            count = np.array([len(each.recent) * 0.5 ** ((now - each.at) / HALF_LIFE) for each in known])
+            ms = np.array([each.typical if each.recent else factor * each.probed for each in known])
+            error = np.array([self.noise if each.recent else each.error for each in known])
+            count = np.array([each.weight(now) for each in known])
             self._scale = np.maximum([rows.max(), size.max(), context.max()], 1.0)
             self._mean = float(ms.mean())
             points = self._features(rows, size, context)
-            errors = (self.noise * ms / self._mean) ** 2 / np.maximum(count, 1e-3)
+            errors = (error * ms / self._mean) ** 2 / count
             inverse: Floats = np.linalg.inv(_kernel(points, points) + np.diag(errors)).astype(np.float64)
             self._solved = points, inverse, inverse @ (ms / self._mean)
             self._solved_at = self._added

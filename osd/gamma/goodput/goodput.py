@@ -40,7 +40,7 @@ class Prices(NamedTuple):
     verify: list[float]
     """By the number of drafted tokens verified, of all rows together, from 0 on: beyond a plain pass."""
     error: list[float]
-    """Standard errors of these."""
+    """Standard errors of a draft pass and of verifying so many tokens, together."""
     read: float
     """A token that the drafter must read before it drafts."""
 
@@ -100,6 +100,8 @@ class GoodputController:
         """This round's; None while nothing was timed."""
         self._batch = self._kept = self._cap = 0
         """Of this round: rows, tokens kept for verification, most passes."""
+        self._trying = self._hopeless = False
+        """Whether rows draft though that does not pay; whether it would not pay even with luck."""
         self._reading, self._doubt = 0.0, 1.0
         """What the drafter reads, as far as that may be lost; the chance that drafting does not pay."""
 
@@ -113,6 +115,7 @@ class GoodputController:
         """Return each row's γ: the most that it may draft, to be cut short in the round, or 0."""
         self._settle()
         self._batch, self.passes, self._kept, self._reading, self._doubt = batch, 0, 0, 0.0, 1.0
+        self._trying = self._hopeless = False
         unread = unread or [0] * len(rows)
         prices = self._prices = self._priced(batch)
         before = [self._begin(row) for row in rows]
@@ -120,7 +123,7 @@ class GoodputController:
             self._cap = 1  # nothing was timed: one token of one row tells what drafting takes
             chosen = [i for i, room in enumerate(rooms) if room > 0][:1]
         else:
-            chosen = self._choose(prices, before, rooms, unread)
+            chosen = self._choose(prices, rows, before, rooms, unread)
             self._reading = self._doubt * prices.read * sum([unread[i] for i in chosen])
         return [min(self._cap, room) if i in chosen else 0 for i, room in enumerate(rooms)]
 
@@ -133,8 +136,9 @@ class GoodputController:
         return expected(mean, var), expected(*known.then.look(mean, row.terms[0], _NO_TERM))
 
     def _choose(
-        self, prices: Prices, before: Sequence[tuple[float, float]], rooms: Sequence[int], unread: Sequence[int]
-    ) -> list[int]:
+        self, prices: Prices, rows: Sequence[GoodputRow], before: Sequence[tuple[float, float]], rooms: Sequence[int],
+        unread: Sequence[int],
+    ) -> list[int]:  # fmt: skip
         """Return the rows that draft, and set the round's most passes."""
         who = [i for i, room in enumerate(rooms) if room > 0]
         if prices.read:
@@ -142,9 +146,7 @@ class GoodputController:
             who.sort(key=unread.__getitem__)
         depth, _ = self._best(prices, [before[i] for i in who], self.speedup)
         if not depth:
-            self.acceptance.first.fade(self._batch / self._set.stale)
-            self._cap, self._doubt = 1, 1.0
-            return self._explore(prices, [i for i, room in enumerate(rooms) if room > 0], unread)
+            return self._explore(prices, rows, [i for i, room in enumerate(rooms) if room > 0], before, unread)
         count, read = len(who), prices.read * sum([unread[i] for i in who])
         self._doubt = self._doubted(prices, count)
         most = self.credit / max(self._doubt, 1e-3)
@@ -185,10 +187,26 @@ class GoodputController:
         first, then = chances
         return worth * room / (1 + first / (1 - first * then)) > self._batch * self.speedup * prices.read * behind
 
-    def _explore(self, prices: Prices, who: list[int], unread: Sequence[int]) -> list[int]:
-        """Return the rows that draft a token though that does not pay: the share buys it, for what drafts are worth may
-        be thought wrongly of, and may change."""
-        return self._few(prices, sorted(who, key=unread.__getitem__), unread, self.credit - self._set.stake)
+    def _explore(
+        self, prices: Prices, rows: Sequence[GoodputRow], who: list[int], before: Sequence[tuple[float, float]],
+        unread: Sequence[int],
+    ) -> list[int]:  # fmt: skip
+        """Return the rows that draft a token though that does not pay, for what drafts are worth may be thought wrongly
+        of, and may change. Where they would pay if they were better and cheaper by a standard error, the share and half
+        of the stake buy tries; else half of the share does."""
+        self.acceptance.first.fade(self._batch / self._set.stale)
+        self._cap, self._doubt, self._trying = 1, 1.0, True
+        self._hopeless = not any(self._hope(prices, rows[i], before[i][1], len(who)) for i in who)
+        who.sort(key=lambda i: (unread[i], -before[i][0]))
+        return self._few(prices, who, unread, self.credit - self._set.stake / (1 if self._hopeless else 2))
+
+    def _hope(self, prices: Prices, row: GoodputRow, fall: float, rows: int) -> bool:
+        """Return whether drafting would pay if a row's acceptance and costs were a standard error better."""
+        first, (mean, variance) = self.acceptance.first, row.terms[0]
+        chance = expected(first.mean + mean + (first.var + variance) ** 0.5, 0.0)
+        price = prices.draft[1] + prices.verify[rows]
+        rate = self.speedup * max(0.0, 1 - prices.error[rows] / price)
+        return self._best(prices, [(chance, fall)], rate, share=rows)[0] > 0
 
     def _best(
         self, prices: Prices, rows: Sequence[tuple[float, float]], rate: float, done: int = 0, kept: int = 0,
@@ -234,7 +252,7 @@ class GoodputController:
             if (worth := tokens - rate * (verify[kept + n] - verify[kept])) > won:
                 won, keep = worth, n
         on = self._going_on(prices, order, chances, falls, won) if drafted < self._cap else 0
-        keep = max(keep, on)
+        keep = len(order) if self._trying else max(keep, on)  # a try is to be judged
         self._kept += keep
         answers = [DECLINE] * len(rows)
         for n, i in enumerate(order[:keep]):
@@ -284,6 +302,7 @@ class GoodputController:
         draft = np.maximum.accumulate(passes * np.interp(passes, drafting.size, drafting.ms)) / plain
         tokens = batch + np.arange(most + 1)
         verify, error = (np.interp(tokens, verifying.size, known) / plain for known in (verifying.ms, verifying.error))
+        error = np.hypot(error, drafting.beginning / plain)
         until = costs.rounds + 1 + min(FRESH, costs.rounds // 2)
         least = min(float(draft[0]), float(np.diff(draft).min(initial=np.inf)))
         read = costs.reading_ms / costs.load / float(plain)
@@ -302,5 +321,6 @@ class GoodputController:
         self._gained = keep * self._gained + (1 - keep) * emitted / batch
         self._spent = keep * self._spent + (1 - keep) * took
         self.speedup = max(1.0, self._gained / self._spent)
-        won = emitted - batch * (took + self._reading) + given.share * emitted
+        share = given.share / 2 if self._hopeless else given.share
+        won = emitted - batch * (took + self._reading) + share * emitted
         self.credit = min(self.credit + won, 4 * (given.stake + batch))
