@@ -24,7 +24,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 WINDOW = 31
-"""Timings of a shape that are kept, the newest. Of few the lower middle one counts: a stray timing is a slow one."""
+"""Timings of a shape that are kept, the newest; a quarter of them took less than what counts, for whatever else the
+machine does makes passes slower, never faster."""
 SHAPES = 64
 """Shapes that are kept, those timed last."""
 HALF_LIFE = 512
@@ -40,9 +41,11 @@ NOISE = 0.1
 LEAST_NOISE = 0.02
 """No timing is taken to err by less: shapes that are near one another could not be told apart."""
 SURPRISES = 3
-"""Timings one after another that all depart from what their shapes took, by as many standard errors and to the same
-side, after which what was timed before counts as probes do."""
-FRESH = 64
+"""Timings one after another that all took less than their shapes did, by as many standard errors, after which what was
+timed before counts as probes do."""
+SLOWER = 8
+"""The same of timings that took more: other processes interrupt several, one after another."""
+FRESH = 256
 """Timings for which a curve is used before it is worked out anew; fewer while there are few."""
 FLOOR = 1e-3
 """Least time of a pass ÷ the mean of what was timed."""
@@ -52,6 +55,12 @@ def lower_median(values: Iterable[float]) -> float:
     """Return the middle value, the lower of two."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]
+
+
+def lower_quartile(values: Iterable[float]) -> float:
+    """Return the value that a quarter of all are below."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 4]
 
 
 class Timings:
@@ -139,7 +148,7 @@ class PassTimes:
             self._change()
         timings.context += (context - timings.context) / (1 + len(timings.recent))
         timings.recent.append(ms)
-        timings.typical, timings.at = lower_median(timings.recent), at
+        timings.typical, timings.at = lower_quartile(timings.recent), at
         self._added += 1
         if len(self._shapes) > SHAPES:
             self._shapes.popitem(last=False)
@@ -157,7 +166,7 @@ class PassTimes:
         else:
             self._surprises = [error] if abs(error) > far else []
         self._errors.append(abs(error))
-        if len(self._surprises) < SURPRISES:
+        if len(self._surprises) < (SLOWER if error > 0 else SURPRISES):
             return False
         self._surprises = []
         return True

@@ -22,6 +22,8 @@ from osd.gamma.costs.pass_times import FRESH
 from osd.gamma.goodput.acceptance import Acceptance, Effect, Look, expected, log_odds
 from storage.settings.gamma import GoodputSettings
 
+HOPE = 8
+"""Rounds without drafts for which it holds whether luck would make them pay."""
 DECLINE, LAST, ON = DraftDecision.DECLINE, DraftDecision.LAST, DraftDecision.ON
 _NO_TERM: Effect = [0.0, 0.0]
 
@@ -102,6 +104,8 @@ class GoodputController:
         """Of this round: rows, tokens kept for verification, most passes."""
         self._trying = self._hopeless = False
         """Whether rows draft though that does not pay; whether it would not pay even with luck."""
+        self._hope_until = 0
+        """Round in which that is asked again."""
         self._reading, self._doubt = 0.0, 1.0
         """What the drafter reads, as far as that may be lost; the chance that drafting does not pay."""
 
@@ -115,38 +119,44 @@ class GoodputController:
         """Return each row's γ: the most that it may draft, to be cut short in the round, or 0."""
         self._settle()
         self._batch, self.passes, self._kept, self._reading, self._doubt = batch, 0, 0, 0.0, 1.0
-        self._trying = self._hopeless = False
+        self._trying = False
         unread = unread or [0] * len(rows)
         prices = self._prices = self._priced(batch)
-        before = [self._begin(row) for row in rows]
+        first = [self._begin(row) for row in rows]
         if prices is None:
             self._cap = 1  # nothing was timed: one token of one row tells what drafting takes
             chosen = [i for i, room in enumerate(rooms) if room > 0][:1]
         else:
-            chosen = self._choose(prices, rows, before, rooms, unread)
+            chosen = self._choose(prices, rows, first, rooms, unread)
             self._reading = self._doubt * prices.read * sum([unread[i] for i in chosen])
         return [min(self._cap, room) if i in chosen else 0 for i, room in enumerate(rooms)]
 
-    def _begin(self, row: GoodputRow) -> tuple[float, float]:
-        """Begin a row's round; return the chance of its first token, and of one after an accepted one."""
-        known = self.acceptance
+    def _begin(self, row: GoodputRow) -> float:
+        """Begin a row's round; return the chance of its first token."""
+        first = self.acceptance.first
         row.looks, row.survival = [], 1.0
-        row.next_look = look = known.first, 0.0, row.terms[0], known.first.context(row.last)
-        mean, var = known.first.look(*look[1:])
-        return expected(mean, var), expected(*known.then.look(mean, row.terms[0], _NO_TERM))
+        row.next_look = first, 0.0, row.terms[0], first.context(row.last)
+        return expected(*first.look(*row.next_look[1:]))
+
+    def _ahead(self, row: GoodputRow, chance: float) -> tuple[float, float]:
+        """Return the chance of a row's first token, and by how much it falls with each further one."""
+        mean, _ = self.acceptance.first.look(*row.next_look[1:])
+        return chance, expected(*self.acceptance.then.look(mean, row.terms[0], _NO_TERM))
 
     def _choose(
-        self, prices: Prices, rows: Sequence[GoodputRow], before: Sequence[tuple[float, float]], rooms: Sequence[int],
+        self, prices: Prices, rows: Sequence[GoodputRow], first: Sequence[float], rooms: Sequence[int],
         unread: Sequence[int],
     ) -> list[int]:  # fmt: skip
         """Return the rows that draft, and set the round's most passes."""
-        who = [i for i, room in enumerate(rooms) if room > 0]
-        if prices.read:
-            who = [i for i in who if not unread[i] or self._worth_reading(prices, before[i], rooms[i], unread[i])]
-            who.sort(key=unread.__getitem__)
-        depth, _ = self._best(prices, [before[i] for i in who], self.speedup)
-        if not depth:
-            return self._explore(prices, rows, [i for i, room in enumerate(rooms) if room > 0], before, unread)
+        able = who = [i for i, room in enumerate(rooms) if room > 0]
+        before = [self._ahead(rows[i], first[i]) for i in who] if self._may_pay(prices, [first[i] for i in who]) else []
+        if prices.read and self._best(prices, before, self.speedup)[0]:
+            reads = zip(who, before, strict=True)
+            late = [(i, each) for i, each in reads if not unread[i] or self._pays_reading(prices, each, rooms[i], unread[i])]
+            late.sort(key=lambda each: unread[each[0]])
+            who, before = [i for i, _ in late], [each for _, each in late]
+        if not self._best(prices, before, self.speedup)[0]:
+            return self._explore(prices, rows, able, first, unread)
         count, read = len(who), prices.read * sum([unread[i] for i in who])
         self._doubt = self._doubted(prices, count)
         most = self.credit / max(self._doubt, 1e-3)
@@ -157,6 +167,10 @@ class GoodputController:
             self._cap = 1
             return self._few(prices, who, unread, most)
         return who
+
+    def _may_pay(self, prices: Prices, first: Sequence[float]) -> bool:
+        """Return whether a draft pass could pay: no later token is likelier than the first."""
+        return sum(first) > self.speedup * self._batch * prices.least
 
     def _doubted(self, prices: Prices, rows: int) -> float:
         """Return the chance that a token of so many rows does not pay for its pass, for all that is known of b and of
@@ -181,32 +195,35 @@ class GoodputController:
                 return list(who[:count])
         return list(who)
 
-    def _worth_reading(self, prices: Prices, chances: tuple[float, float], room: int, behind: int) -> bool:
+    def _pays_reading(self, prices: Prices, chances: tuple[float, float], room: int, behind: int) -> bool:
         """Return whether what a row may win over the rest of its text exceeds what the drafter's reading up costs."""
         _, worth = self._best(prices, [chances], self.speedup, share=self._batch)
         first, then = chances
         return worth * room / (1 + first / (1 - first * then)) > self._batch * self.speedup * prices.read * behind
 
     def _explore(
-        self, prices: Prices, rows: Sequence[GoodputRow], who: list[int], before: Sequence[tuple[float, float]],
-        unread: Sequence[int],
-    ) -> list[int]:  # fmt: skip
+        self, prices: Prices, rows: Sequence[GoodputRow], who: list[int], first: Sequence[float], unread: Sequence[int]
+    ) -> list[int]:
         """Return the rows that draft a token though that does not pay, for what drafts are worth may be thought wrongly
         of, and may change. Where they would pay if they were better and cheaper by a standard error, the share and half
         of the stake buy tries; else half of the share does."""
         self.acceptance.first.fade(self._batch / self._set.stale)
         self._cap, self._doubt, self._trying = 1, 1.0, True
-        self._hopeless = not any(self._hope(prices, rows[i], before[i][1], len(who)) for i in who)
-        who.sort(key=lambda i: (unread[i], -before[i][0]))
-        return self._few(prices, who, unread, self.credit - self._set.stake / (1 if self._hopeless else 2))
+        if self._costs.rounds >= self._hope_until:
+            self._hope_until = self._costs.rounds + HOPE
+            self._hopeless = not any(self._hope(prices, rows[i], first[i], len(who)) for i in who)
+        most = self.credit - self._set.stake / (1 if self._hopeless else 2)
+        if self._risk(prices, 1, 1, 0.0) > most:
+            return []
+        return self._few(prices, sorted(who, key=lambda i: (unread[i], -first[i])), unread, most)
 
-    def _hope(self, prices: Prices, row: GoodputRow, fall: float, rows: int) -> bool:
+    def _hope(self, prices: Prices, row: GoodputRow, chance: float, rows: int) -> bool:
         """Return whether drafting would pay if a row's acceptance and costs were a standard error better."""
         first, (mean, variance) = self.acceptance.first, row.terms[0]
-        chance = expected(first.mean + mean + (first.var + variance) ** 0.5, 0.0)
+        ahead = expected(first.mean + mean + (first.var + variance) ** 0.5, 0.0), self._ahead(row, chance)[1]
         price = prices.draft[1] + prices.verify[rows]
         rate = self.speedup * max(0.0, 1 - prices.error[rows] / price)
-        return self._best(prices, [(chance, fall)], rate, share=rows)[0] > 0
+        return self._best(prices, [ahead], rate, share=rows)[0] > 0
 
     def _best(
         self, prices: Prices, rows: Sequence[tuple[float, float]], rate: float, done: int = 0, kept: int = 0,
@@ -321,6 +338,6 @@ class GoodputController:
         self._gained = keep * self._gained + (1 - keep) * emitted / batch
         self._spent = keep * self._spent + (1 - keep) * took
         self.speedup = max(1.0, self._gained / self._spent)
-        share = given.share / 2 if self._hopeless else given.share
+        share = given.share / 2 if self._trying and self._hopeless else given.share
         won = emitted - batch * (took + self._reading) + share * emitted
         self.credit = min(self.credit + won, 4 * (given.stake + batch))

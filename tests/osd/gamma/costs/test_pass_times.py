@@ -70,3 +70,33 @@ def test_each_of_several_passes_may_take_less_than_the_first() -> None:
             times.add(1, passes, (1.0 + 0.5 * passes) / passes, at)
     curve = times.curve(1, 1, 8, 0, 20)
     assert np.interp([1, 4, 8], curve.size, curve.ms) == pytest.approx([1.5, 0.75, 0.625], rel=0.05)
+
+
+def test_after_a_row_of_surprises_shapes_that_were_not_timed_again_keep_their_proportions() -> None:
+    times = PassTimes()
+    for at in range(10):
+        for size in (1, 4, 8):
+            times.add(1, size, 4.0 + 0.5 * size, at)
+    for at in range(10, 18):
+        times.add(1, 1, 45.0, at)
+    assert times.changes
+    curve = times.curve(1, 1, 8, 0, 18)
+    assert np.interp([4, 8], curve.size, curve.ms) == pytest.approx([60.0, 80.0], rel=0.1)
+
+
+def test_a_machine_that_interrupts_most_passes_hides_nothing() -> None:
+    chance, times = random.Random(5), PassTimes()
+    for at in range(600):
+        size = chance.choice([1, 2, 4, 8])
+        times.add(1, size, (2.0 + 0.25 * size) * chance.uniform(1, 1.1) + 20.0 * (chance.random() < 0.5), at)
+    curve = times.curve(1, 1, 8, 0, 600)
+    assert np.interp([1, 2, 8], curve.size, curve.ms) == pytest.approx([2.3, 2.6, 4.1], rel=0.15)
+
+
+def test_a_wide_probe_gives_way_to_a_narrow_one() -> None:
+    narrow, wide = PassTimes(), PassTimes()
+    for times, error in ((narrow, 0.0), (wide, 2.0)):
+        times.probe(1, 1, 4.0, 0.0)
+        times.probe(1, 5, 12.0, error)
+    errors = [times.curve(1, 1, 5, 0, 0).error[-1] for times in (narrow, wide)]
+    assert errors[1] > 2 * errors[0]
