@@ -152,7 +152,9 @@ class GoodputController:
         before = [self._ahead(rows[i], first[i]) for i in who] if self._may_pay(prices, [first[i] for i in who]) else []
         if prices.read and self._best(prices, before, self.speedup)[0]:
             reads = zip(who, before, strict=True)
-            late = [(i, each) for i, each in reads if not unread[i] or self._pays_reading(prices, each, rooms[i], unread[i])]
+            late = [
+                (i, each) for i, each in reads if not unread[i] or self._pays_reading(prices, each, rooms[i], unread[i])
+            ]
             late.sort(key=lambda each: unread[each[0]])
             who, before = [i for i, _ in late], [each for _, each in late]
         if not self._best(prices, before, self.speedup)[0]:
