@@ -215,9 +215,9 @@ class Engine:
         """Update the cost model with the round's times. Committing is as frequent as verifying: it counts there."""
         self.stats.steps += 1
         self.stats.round_ms.append(clock.first_ms + clock.second_ms)
-        self._guard.measure(clock.first_ms)
+        self._guard.measure(clock.first_busy_ms)
         tokens = sum(draft.lengths) + rows if self.target.packs else rows * (draft.size + 1)
-        self.costs.observe_verify(rows, tokens, clock.second_ms + clock.since_ms(), context)
+        self.costs.observe_verify(rows, tokens, clock.second_busy_ms + clock.since_ms(), context)
         if self.target.quicker:
             self.target.quicker = False
             self.costs.forget_verifying()

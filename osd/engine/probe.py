@@ -44,7 +44,7 @@ def _target_ms(target: Decoder, rows: int, width: int, at: int) -> float:
     with Clock(target.device) as clock:
         target.scored(tokens, [at] * rows, [width] * rows).lines.argmax(-1).cpu()
         clock.split()
-    return clock.first_ms
+    return clock.first_busy_ms
 
 
 def _draft_ms(draft: Decoder, rows: int, passes: int, unread: int, at: int) -> float:
@@ -55,4 +55,4 @@ def _draft_ms(draft: Decoder, rows: int, passes: int, unread: int, at: int) -> f
         for step in range(passes):
             draft.logits(token, [at + step] * rows).argmax(-1).cpu()
         clock.split()
-    return clock.first_ms
+    return clock.first_busy_ms

@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+_busy = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-4 else time.perf_counter
+"""Seconds for which this thread had the processor: what a pass takes whoever else wants it."""
+
 
 class Clock:
     """Times the two halves of a round: ``with clock: draft; clock.split(); verify``, then ``first_ms`` and
@@ -18,11 +21,12 @@ class Clock:
         on_gpu = device.type == "cuda"
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(3 * on_gpu)]  # type: ignore[no-untyped-call]
         self._times = [0.0, 0.0, 0.0]
+        self._busy = [0.0, 0.0, 0.0]
         self._ended = 0.0
-        self.first_ms = 0.0
-        """Milliseconds before the split."""
-        self.second_ms = 0.0
-        """Milliseconds after it."""
+        self.first_ms = self.second_ms = 0.0
+        """Milliseconds before the split and after it."""
+        self.first_busy_ms = self.second_busy_ms = 0.0
+        """The same without those in which the processor did something else; on a GPU the same."""
 
     def __enter__(self) -> Clock:
         self._mark(0)
@@ -39,19 +43,21 @@ class Clock:
         if self._events:
             self._events[2].synchronize()
             self.first_ms, self.second_ms = (self._events[i].elapsed_time(self._events[i + 1]) for i in (0, 1))
+            self.first_busy_ms, self.second_busy_ms = self.first_ms, self.second_ms
         else:
             self.first_ms, self.second_ms = (1e3 * (self._times[i + 1] - self._times[i]) for i in (0, 1))
-        self._ended = time.perf_counter()
+            self.first_busy_ms, self.second_busy_ms = (1e3 * (self._busy[i + 1] - self._busy[i]) for i in (0, 1))
+        self._ended = _busy()
 
     def since_ms(self) -> float:
-        """Return the milliseconds that the host has spent since the end."""
-        return 1e3 * (time.perf_counter() - self._ended)
+        """Return the milliseconds that the host has spent since the end, as :attr:`second_busy_ms`."""
+        return 1e3 * (_busy() - self._ended)
 
     def _mark(self, index: int) -> None:
         if self._events:
             self._events[index].record()
         else:
-            self._times[index] = time.perf_counter()
+            self._times[index], self._busy[index] = time.perf_counter(), _busy()
 
 
 class Laps:
@@ -73,7 +79,7 @@ class Laps:
             event.record()
             self._marks.append(event)
         else:
-            self._marks.append(time.perf_counter())
+            self._marks.append(_busy())
 
     def read(self) -> list[float]:
         """Wait for the device and return the milliseconds of each lap."""

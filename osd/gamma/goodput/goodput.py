@@ -23,7 +23,7 @@ from osd.gamma.goodput.acceptance import Acceptance, Effect, Look, expected, log
 from storage.settings.gamma import GoodputSettings
 
 HOPE = 8
-"""Rounds without drafts for which it holds whether luck would make them pay."""
+"""Rounds without drafts for which it holds whether luck would make them pay; tries for which a prompt is read."""
 DECLINE, LAST, ON = DraftDecision.DECLINE, DraftDecision.LAST, DraftDecision.ON
 _NO_TERM: Effect = [0.0, 0.0]
 
@@ -215,9 +215,11 @@ class GoodputController:
             self._hope_until = self._costs.rounds + HOPE
             self._hopeless = not any(self._hope(prices, rows[i], first[i], len(who)) for i in who)
         most = self.credit - self._set.stake / (1 if self._hopeless else 2)
-        if self._risk(prices, 1, 1, 0.0) > most:
-            return []
-        return self._few(prices, sorted(who, key=lambda i: (unread[i], -first[i])), unread, most)
+        who = sorted(who, key=lambda i: (unread[i], -first[i]))
+        one = self._risk(prices, 1, 1, 0.0)
+        if one > most or (who and self._batch * prices.read * unread[who[0]] > max(0.0, most - HOPE * one)):
+            return []  # what is read for a try is to serve several
+        return self._few(prices, who, unread, most)
 
     def _hope(self, prices: Prices, row: GoodputRow, chance: float, rows: int) -> bool:
         """Return whether drafting would pay if a row's acceptance and costs were a standard error better."""

@@ -171,7 +171,7 @@ def test_a_replay_of_a_heads_estimates_counts_what_the_engine_counts() -> None:
 class Steady:
     """A clock by which drafting always takes 2 ms and verifying 4."""
 
-    first_ms, second_ms = 2.0, 4.0
+    first_ms, second_ms = first_busy_ms, second_busy_ms = 2.0, 4.0
 
     def __enter__(self) -> Steady:
         return self

@@ -112,3 +112,29 @@ def test_settings_out_of_range_are_named() -> None:
     for key, value in (("memory", 1), ("share", 1.0), ("spread", 0.0), ("stake", -1)):
         with pytest.raises(BadSetting, match=rf"gamma\.goodput\.{key}"):
             settings_of(**{f"gamma__goodput__{key}": value})
+
+
+def nearly_paying() -> CostModel:
+    """A drafted token for 0.7 plain passes, and 0.02 for each token that is read before."""
+    costs = CostModel()
+    for _ in range(8):
+        for depth in (1, 2, 4):
+            costs.observe_draft(1, depth, 0.5 * depth * PLAIN)
+            costs.observe_verify(1, 1 + depth, (1 + 0.2 * depth) * PLAIN)
+        costs.observe_verify(1, 1, PLAIN)
+        costs.unread = 100
+        costs.observe_draft(1, 1, (0.5 + 2) * PLAIN)
+        costs.unread = 0
+    return costs
+
+
+def test_a_draft_that_is_not_yet_known_to_be_bad_is_tried_and_judged() -> None:
+    rule = GoodputController(nearly_paying(), maximum=12, settings=GoodputSettings())
+    row = rule.start()
+    assert rule.plan([row], [99], 1) == [1], "half of the stake pays for it"
+    assert rule.should_continue([row], 1, [(0.01, 5)]) == [DraftDecision.LAST], "however unsure the draft is"
+
+
+def test_a_prompt_is_read_for_several_tries_or_for_none() -> None:
+    rule = GoodputController(nearly_paying(), maximum=12, settings=GoodputSettings(share=0.0))
+    assert [rule.plan([rule.start()], [99], 1, [unread]) for unread in (300, 200, 100)] == [[0], [0], [1]]
