@@ -77,7 +77,7 @@ class Timings:
 
     def weight(self, now: int) -> float:
         """Return how many timings it counts as."""
-        return max((len(self.recent) or 1) * 0.5 ** ((now - self.at) / HALF_LIFE), 1e-3)
+        return max((len(self.recent) or 1) * float(0.5 ** ((now - self.at) / HALF_LIFE)), 1e-3)
 
 
 class Curve(NamedTuple):
