@@ -15,6 +15,7 @@ from osd.drafters.tree import CALM, TreeDrafter, plant
 from osd.drafters.tree_calibration import gains, likeliest
 from osd.drafters.tree_pruning import pruned
 from osd.gamma.planner import Read
+from osd.models.device_timer import busy_seconds
 from osd.sequence import SequenceState
 from osd.verification.warping import Warp
 
@@ -67,12 +68,13 @@ class MixedDrafter(TreeDrafter):
         if not self._asked:
             self._chains = {row.request.id: [] for row in rows}
             return super().propose(rows, gammas, warp, chance, should_continue)
-        begun, late = time.perf_counter(), max(row.unread() for row in rows) > LATE
+        seconds = busy_seconds if self.pool.device.type == "cpu" else time.perf_counter
+        begun, late = seconds(), max(row.unread() for row in rows) > LATE
         self._peaks: dict[str, list[float]] = {row.request.id: [] for row in rows}
         self._gains = dict.fromkeys(self._peaks, 1.0)
         draft = self.pool.propose(rows, own, warp, chance, self._steered(should_continue))
         chains = [line[:length] for line, length in zip(draft.tokens.tolist(), draft.lengths, strict=True)]
-        self._time(1000 * (time.perf_counter() - begun), draft.passes, late=late)
+        self._time(1000 * (seconds() - begun), draft.passes, late=late)
         self._chains = {row.request.id: own for row, own in zip(rows, chains, strict=True)}
         pairs = zip(chains, self._peaks.values(), strict=True)
         trees = [chain(own, drawn=warp is not None, peaks=peaks) for own, peaks in pairs]

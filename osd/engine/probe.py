@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from osd.drafters.pool import DraftPool
@@ -35,11 +37,11 @@ def probe(target: Decoder, pool: DraftPool, pair: Pair, settings: Settings) -> N
     at = min(_AT, limit - _SHORTEST)
     spare = target.beside(rows, limit)
     beside = pool.decoder.beside(rows, limit) if drafts else None
-    time_draft = None if beside is None else lambda *draft: _draft_ms(beside, *draft, at)
-    probes.probe(pool.costs, rows, at, lambda count, width: _target_ms(spare, count, width, at), time_draft)
+    time_draft = None if beside is None else partial(_draft_ms, beside, at)
+    probes.probe(pool.costs, rows, at, partial(_target_ms, spare, at), time_draft)
 
 
-def _target_ms(target: Decoder, rows: int, width: int, at: int) -> float:
+def _target_ms(target: Decoder, at: int, rows: int, width: int) -> float:
     tokens = torch.zeros(rows, width, dtype=torch.long, device=target.device)
     with Clock(target.device) as clock:
         target.scored(tokens, [at] * rows, [width] * rows).lines.argmax(-1).cpu()
@@ -47,7 +49,7 @@ def _target_ms(target: Decoder, rows: int, width: int, at: int) -> float:
     return clock.first_busy_ms
 
 
-def _draft_ms(draft: Decoder, rows: int, passes: int, unread: int, at: int) -> float:
+def _draft_ms(draft: Decoder, at: int, rows: int, passes: int, unread: int) -> float:
     token = torch.zeros(rows, 1, dtype=torch.long, device=draft.device)
     with Clock(draft.device) as clock:
         if unread:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-_busy = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-4 else time.perf_counter
+busy_seconds = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-4 else time.perf_counter
 """Seconds for which this thread had the processor: what a pass takes whoever else wants it."""
 
 
@@ -47,17 +47,17 @@ class Clock:
         else:
             self.first_ms, self.second_ms = (1e3 * (self._times[i + 1] - self._times[i]) for i in (0, 1))
             self.first_busy_ms, self.second_busy_ms = (1e3 * (self._busy[i + 1] - self._busy[i]) for i in (0, 1))
-        self._ended = _busy()
+        self._ended = busy_seconds()
 
     def since_ms(self) -> float:
         """Return the milliseconds that the host has spent since the end, as :attr:`second_busy_ms`."""
-        return 1e3 * (_busy() - self._ended)
+        return 1e3 * (busy_seconds() - self._ended)
 
     def _mark(self, index: int) -> None:
         if self._events:
             self._events[index].record()
         else:
-            self._times[index], self._busy[index] = time.perf_counter(), _busy()
+            self._times[index], self._busy[index] = time.perf_counter(), busy_seconds()
 
 
 class Laps:
@@ -79,7 +79,7 @@ class Laps:
             event.record()
             self._marks.append(event)
         else:
-            self._marks.append(_busy())
+            self._marks.append(busy_seconds())
 
     def read(self) -> list[float]:
         """Wait for the device and return the milliseconds of each lap."""
