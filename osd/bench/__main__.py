@@ -13,9 +13,11 @@ from storage.errors import OsdError
 
 COMMANDS = {
     "acceptance": "osd.bench.acceptance:command",
+    "cells": "osd.bench.cells.bench:command",
     "harvest": "osd.bench.harvest:command",
     "replay": "osd.bench.replay:command",
     "router": "osd.bench.router.bench:command",
+    "rounds": "osd.bench.rounds:command",
     "servers": "osd.bench.servers:command",
     "soak": "osd.bench.soak.bench:command",
     "stats": "osd.bench.stats.bench:command",

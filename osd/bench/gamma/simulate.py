@@ -49,7 +49,7 @@ class Simulated:
     draft_ms: float = 0.0
     verify_ms: float = 0.0
     decision_seconds: float = 0.0
-    """Real seconds spent in plan, steer and observe; no part of the simulated time."""
+    """Processor seconds of this thread in plan, steer and observe; no part of the simulated time."""
     decisions: int = 0
     """Answers to single requests: how far to draft, and after each token whether to go on."""
     by_request: list[list[Observation]] = field(default_factory=list)
@@ -162,12 +162,12 @@ class Simulator:
 
     def _round(self) -> None:
         self._result.decisions += len(self._rows)
-        begun = time.perf_counter()
+        begun = time.thread_time()
         gammas = self._pace.plan(self._rows)
         lengths = list(gammas)
         self._require_depth(lengths)
         passes = self._draft(lengths)
-        self._result.decision_seconds += time.perf_counter() - begun
+        self._result.decision_seconds += time.thread_time() - begun
         self._charge(gammas, lengths, passes)
         for row, gamma, drafted in zip(self._rows, gammas, lengths, strict=True):
             self._commit(row, gamma, drafted, passes)
@@ -219,9 +219,9 @@ class Simulator:
         chances = () if row.trace.greedy else row.trace.acceptance[row.position][: min(accepted + 1, drafted)].tolist()
         result.emitted += row.commit(accepted, passes, gamma > 0)
         seen = Observation(gamma, drafted, accepted, row.tokens, chances)
-        begun = time.perf_counter()
+        begun = time.thread_time()
         row.gamma_state.observe(seen)
-        result.decision_seconds += time.perf_counter() - begun
+        result.decision_seconds += time.thread_time() - begun
         result.rounds, result.drafted = result.rounds + 1, result.drafted + drafted
         result.accepted += accepted
         result.by_request[row.index].append(seen)
