@@ -82,8 +82,8 @@ class Cells:
         self, settings: Settings, recordings: Mapping[str, Recording], tables: Sequence[CostTable], count: int,
         noise: float, seed: int,
     ) -> None:  # fmt: skip
-        """``recordings``: by the pair's name; ``count``: requests of a cell; ``noise``: standard deviation of a timing's
-        logarithm. Raises BadSetting where a recording holds fewer texts."""
+        """``recordings``: by the pair's name; ``count``: requests of a cell; ``noise``: standard deviation of a
+        timing's logarithm. Raises BadSetting where a recording holds fewer texts."""
         self._settings, self._recordings, self._noise, self._seed = settings, recordings, noise, seed
         self._tables = {table.name: table for table in tables}
         self.depth = min(recording.depth for recording in recordings.values())
