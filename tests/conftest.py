@@ -27,8 +27,14 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
         monkeypatch.delenv(name)
     home = tmp_path_factory.mktemp("data", numbered=True)
     monkeypatch.setenv("XDG_DATA_HOME", str(home))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(run_folder(tmp_path_factory) / "cache"))
     return home
+
+
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that all workers of a run share: what one has compiled the others need not."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(autouse=True)
