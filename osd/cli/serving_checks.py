@@ -13,6 +13,7 @@ from storage.errors import BadSetting, OsdError
 
 if TYPE_CHECKING:
     from osd.models.pair import Pair
+    from storage.settings import Settings
 
 
 def choices(here: CommandContext) -> Iterator[CheckResult]:
@@ -67,6 +68,7 @@ def pair(here: CommandContext) -> Iterator[CheckResult]:
         said += f"; the draft drafts up to {found.draft.limit}"
     yield CheckResult("pair", OK, said)
     yield from weights_held(found)
+    yield cache_held(found, here.settings)
 
 
 def weights_held(pair: Pair) -> Iterator[CheckResult]:
@@ -78,6 +80,31 @@ def weights_held(pair: Pair) -> Iterator[CheckResult]:
         held, files = weights_in_memory(model), files_bytes(model)
         beside = "" if files is None else f", {held / files:.2f} × the {files / 1e6:,.0f} MB of its files"
         yield CheckResult(f"{what}'s weights", OK, f"{held / 1e6:,.0f} MB in memory{beside}")
+
+
+def cache_held(pair: Pair, settings: Settings) -> CheckResult:
+    """Tell what keys and values of the target may come to take, and whether serve.cache_mb holds a row of them."""
+    import torch
+
+    from osd.models.kv_blocks import BLOCK, blocks_for
+    from osd.models.pair import row_length
+
+    serve, length = settings.serve, row_length(pair, settings)
+    with torch.inference_mode():
+        decoder = pair.target.decoder(serve.max_batch, length)
+        one = decoder.beside(1, 1)
+        one.logits(torch.zeros(1, 1, dtype=torch.long, device=one.device), [0])
+        try:
+            if serve.cache_mb is not None:
+                decoder.bound(serve.cache_mb << 20)
+        except BadSetting as error:
+            return CheckResult("KV cache", BROKEN, str(error), "correct it")
+    block, whole = one.cache.slot_bytes * BLOCK, serve.max_batch * blocks_for(length)
+    most = whole if decoder.cache.total is None else min(whole, decoder.cache.total)
+    said = f"{block / 1024:,.0f} KiB a block of {BLOCK} tokens; {most:,} blocks at most, {most * block / 1e6:,.0f} MB"
+    if most < whole:
+        said += f", where {serve.max_batch} rows of {length:,} would take {whole * block / 1e6:,.0f}"
+    return CheckResult("KV cache", OK, said)
 
 
 def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:

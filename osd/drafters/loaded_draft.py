@@ -78,6 +78,8 @@ class DraftModel:
         if moved is not row:
             self.drafter.move_row(len(self.rows), index, moved)
             self.rows[index] = moved
+        else:
+            self.decoder.release_row(index)
         self.regroup()
 
     def prepare(self) -> bool:

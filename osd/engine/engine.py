@@ -175,6 +175,7 @@ class Engine:
         self._swap()
         self.target.prepare() or any(body.prepare() for body in self.drafter.busy)
         self._admit()
+        self._take_blocks()
         progress, self._ended = self._ended, []
         if self.rows:
             progress += self._round()
@@ -198,12 +199,19 @@ class Engine:
         joined = len(self.rows)
         for row in self.reading.admit(self.rows):
             self._guard.join(row, row.decision.draft)
-            row.begin(self._controller(row))
-            self.stats.stood_in += row.loaded.draft != row.decision.draft
+            if not row.rounds:  # else it goes on after it was set aside
+                row.begin(self._controller(row))
+                self.stats.stood_in += row.loaded.draft != row.decision.draft
             self.rows.append(row)
         for row in [row for row in self.rows[joined:] if row.length == row.end]:
             self._leave(self.rows.index(row))
             self._end(row, "length")
+
+    def _take_blocks(self) -> None:
+        """Take the blocks that the round may write. Sequences that get none wait; their drafts read them again."""
+        for row in self.reading.set_aside(self.rows):
+            self._guard.leave(row)
+            row.drafter_seen = 0
 
     def _controller(self, row: SequenceState) -> GammaController:
         gamma = row.request.gamma
@@ -266,6 +274,8 @@ class Engine:
         if last is not row:
             self.target.move_row(len(self.rows), index, last.length - 1)
             self.rows[index] = last
+        else:
+            self.target.release_row(index)
         self.reading.close_up(len(self.rows))
 
     def _swap(self) -> None:

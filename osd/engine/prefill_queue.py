@@ -1,7 +1,8 @@
 """Chunked prefill: sequences get a share of each step's token budget, then a place among those that decode.
 
 They stand in the target's cache behind the rows that decode, without a gap: after n decoding rows, the i-th sequence
-in prefill has place n + i. So decoding never sees them, and a pass over neighbours can serve several of them.
+in prefill has place n + i. So decoding never sees them, and a pass over neighbours can serve several of them. With them
+stand those that decoded before and wait for blocks of the cache.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from osd.engine.admission import AdmissionQueue
+from osd.engine.kv_cache_manager import KVCacheManager
 from osd.engine.stats import EngineStats
 from osd.models.decoder import SCORED, Decoder
 from osd.models.prefill import PrefillChunk, read_pieces
@@ -32,64 +34,89 @@ class PrefillState:
     read: int = 0
     surprise: float | None = None
     """The mean of −ln p over the prompt's end."""
+    decoded: bool = False
+    """Whether it decoded before: there is nothing to prefill."""
+    waits: bool = False
+    """Whether it waits for blocks."""
 
     @property
     def top(self) -> int | None:
         """How many of the likeliest tokens the prompt's log-probabilities name; None where none are wanted."""
-        return self.row.request.prompt_logprobs
+        return None if self.decoded else self.row.request.prompt_logprobs
 
     @property
     def left(self) -> int:
         """Tokens still to prefill: all but the prompt's last, which is fed with the first round."""
-        return self.row.prompt_len - 1 - self.read
+        return 0 if self.decoded else self.row.prompt_len - 1 - self.read
 
 
 class PrefillQueue:
-    """Sequences that wait for prefill or are in it. Used by the engine's thread."""
+    """Sequences that wait for prefill or are in it, or for blocks. Used by the engine's thread."""
 
     def __init__(self, admission: AdmissionQueue, target: Decoder, serve: ServeSettings, stats: EngineStats) -> None:
         self.admission, self.target, self.stats = admission, target, stats
+        self.blocks = KVCacheManager(target.cache, admission.limit)
         self._places, self._budget = serve.max_batch, serve.prefill_tokens
         self.readers: list[PrefillState] = []
         self.prefixes = target_prefixes(serve, target.cache)
 
     @property
     def rows(self) -> list[SequenceState]:
-        """The sequences that do not decode yet: in prefill, or waiting for a place."""
+        """The sequences that do not decode now: in prefill, or waiting for a place or for blocks."""
         return [*(reader.row for reader in self.readers), *self.admission.waiting]
 
     def admit(self, decoding: Sequence[SequenceState]) -> list[SequenceState]:
         """Give free places to waiting sequences, and prefill one step's tokens. Returns the sequences that are ready:
         they have moved to the places behind those that are decoding, and what drafts for them is decided. Where memory
-        is bounded, the first that has no room beside the others waits, and those behind it, too."""
+        is bounded, the first that gets no blocks waits, and those behind it, too."""
         first = len(decoding)
-        while self.admission.waiting and first + len(self.readers) < self._places and self._take_room(decoding):
+        self._resume(decoding)
+        while self.admission.waiting and first + len(self.readers) < self._places and self._take_blocks(decoding):
             row = self.admission.waiting.popleft()
             self.readers.append(PrefillState(row, self.admission.asks_surprise(row)))
             recalls = self.prefixes is not None and row.request.prompt_logprobs is None
             self.stats.prefix_queried += row.prompt_len - 1 if recalls else 0
         return self._step(first) if self.readers else []
 
-    def _take_room(self, decoding: Sequence[SequenceState]) -> bool:
-        """Make room for the sequence that has waited longest, as long as all may become; return False where there is
-        none."""
-        if self.target.cache.budget is None:
-            return True
+    def set_aside(self, decoding: list[SequenceState]) -> list[SequenceState]:
+        """Take the blocks that a round of the decoding rows may write, the oldest first. Those that get none leave the
+        rows, and wait at the place behind them; returns these."""
+        short = [row for place, row in enumerate(decoding) if not self.blocks.holds(place, row.length)]
+        refused = []
+        for row in sorted(short, key=lambda row: row.started):
+            place, rows = decoding.index(row), [*decoding, *(reader.row for reader in self.readers)]
+            if not self.blocks.allocate_slots(place, rows, row.length):
+                last = decoding.pop()
+                if last is not row:
+                    self.target.swap_rows(place, len(decoding), max(row.length, last.length) - 1)
+                    decoding[place] = last
+                self.readers.insert(0, PrefillState(row, False, row.length - 1, decoded=True, waits=True))
+                refused.append(row)
+        self.stats.set_aside += len(refused)
+        return refused
+
+    def _resume(self, decoding: Sequence[SequenceState]) -> None:
+        """Give blocks to sequences that wait for them, the oldest first."""
+        for reader in sorted((each for each in self.readers if each.waits), key=lambda reader: reader.row.started):
+            place = len(decoding) + self.readers.index(reader)
+            rows = [*decoding, *(each.row for each in self.readers)]
+            reader.waits = not self.blocks.allocate_slots(place, rows, reader.row.length)
+
+    def _take_blocks(self, decoding: Sequence[SequenceState]) -> bool:
+        """Take the blocks of the prompt that has waited longest; return False where there are none for it, or others
+        wait for theirs."""
         rows = [*decoding, *(reader.row for reader in self.readers), self.admission.waiting[0]]
-        ahead = self.target.cache.length - self.admission.limit  # where padding may stand
-        positions = max(row.end for row in rows) + ahead
-        if not self.target.cache.fits(len(rows), positions):
-            self.stats.waited_for_memory += 1
-            return False
-        self.target.cache.admit(len(rows), positions)
-        return True
+        waits = any(reader.waits for reader in self.readers)
+        granted = not waits and self.blocks.allocate_slots(len(rows) - 1, rows, rows[-1].prompt_len)
+        self.stats.waited_for_memory += not granted
+        return granted
 
     def _step(self, first: int) -> list[SequenceState]:
         self._recall(first)
-        by_age = sorted(self.readers, key=lambda reader: reader.row.started)
+        by_age = sorted((each for each in self.readers if not each.waits), key=lambda reader: reader.row.started)
         given = share([reader.left for reader in by_age], self._budget)
         tokens = {id(reader): count for reader, count in zip(by_age, given, strict=True)}
-        self._read(first, [tokens[id(reader)] for reader in self.readers])
+        self._read(first, [tokens.get(id(reader), 0) for reader in self.readers])
         return [self._release(first + i, reader) for i, reader in enumerate([r for r in by_age if not r.left])]
 
     def drop(self, row: SequenceState, first: int) -> None:
@@ -99,7 +126,9 @@ class PrefillQueue:
             return
         index = self.rows.index(row)
         last = self.readers.pop()
-        if last.row is not row:
+        if last.row is row:
+            self.target.release_row(first + index)
+        else:
             self.target.move_row(first + len(self.readers), first + index, last.read)
             self.readers[index] = last
 
@@ -149,6 +178,8 @@ class PrefillQueue:
             self.target.swap_rows(place, place + index, max(reader.read, self.readers[0].read))
             self.readers[index] = self.readers[0]
         del self.readers[0]
+        if reader.decoded:
+            return reader.row
         if self.prefixes is not None:
             request = reader.row.request
             self.prefixes.keep(place, request.prompt_tokens, self.prefixes.owner(request.tenant))

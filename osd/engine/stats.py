@@ -22,7 +22,9 @@ class EngineStats:
     read_tokens: int = 0
     """Prompt tokens that the target computed."""
     waited_for_memory: int = 0
-    """Steps in which a request waited for room in the target's cache (``serve.cache_mb``)."""
+    """Steps in which a request waited for blocks of the target's cache (``serve.cache_mb``)."""
+    set_aside: int = 0
+    """Times that a sequence waited for blocks in the middle of its text."""
     prefix_queried: int = 0
     """Prompt tokens that were looked up in the prefix cache."""
     prefix_hits: int = 0

@@ -16,6 +16,8 @@ BAND = 32
 
 Sees = Callable[[Tensor, Tensor], Tensor]
 """What a query at a position, (B, T, 1), may see of keys at positions (B or 1, 1, span): (B, T, span) bool."""
+Find = Callable[[int, Tensor], Tensor]
+"""The slots of positions (B, T), of the rows from a first one on; or of positions (T,) of that row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,8 @@ class AttentionMetadata:
     positions: Tensor
     """(B, T) int64: position of each token fed; consecutive within a row, or depths in a tree."""
     slots: Tensor
-    """(B · T,) int64, or (N,) in a packed pass: where keys and values are written, row · stride + position; a tree's
-    tokens one after another."""
+    """(B · T,) int64, or (N,) in a packed pass: where keys and values are written; a tree's tokens one after
+    another."""
     mask: Tensor
     """(B, 1, T, span) additive: 0 where the query may see the key, the dtype's minimum elsewhere."""
     span: int
@@ -73,13 +75,13 @@ class AttentionMetadataBuilder:
     ``limit``."""
 
     def __init__(
-        self, length: int, limit: int, layers: int, size: Callable[[], int], device: torch.device, dtype: torch.dtype
-    ) -> None:
+        self, length: int, limit: int, layers: int, size: Callable[[], int], device: torch.device, dtype: torch.dtype,
+        find: Find,
+    ) -> None:  # fmt: skip
         """Prepare masks and positions. ``size``: elements of one position's keys, see
-        :func:`osd.models.ragged_attention.share_out`."""
+        :func:`osd.models.ragged_attention.share_out`; ``find``: says where positions lie."""
         self.length, self.limit, self._layers, self._size = length, limit, layers, size
-        self.stride = length
-        """Slots of a row."""
+        self._find = find
         self._aligned = alignment(device)
         self._ramp = torch.arange(self._wide(length), device=device)
         self._seen = torch.zeros((), dtype=dtype, device=device)
@@ -109,7 +111,7 @@ class AttentionMetadataBuilder:
             self._bands[shift] = self._make_band(shift)
         mask = self._bands[shift][:, :, :width, begin + shift : begin + shift + span]
         columns = self._ramp[start:span]
-        slots = columns + first * self.stride if first else columns
+        slots = self._find(first, columns)
         groups = [AttentionGroup(slice(0, 1), slice(0, width), width, start, span, mask, None)]
         lines = columns.unsqueeze(0)
         return AttentionMetadata(first, groups, self._known(lines, span), slots, mask, span, lines)
@@ -144,8 +146,7 @@ class AttentionMetadataBuilder:
         mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)[..., :span]
         fed = counts if packed is not None else [visible.shape[1]] * len(starts)
         groups = group(share_out(starts, fed, self._size(), self._layers), fed, mask, packed)
-        begins = [row * self.stride for row in range(first, first + len(starts))]
-        slots = (columns + self._column(begins)).view(-1)
+        slots = self._find(first, columns).view(-1)
         slots = slots if packed is None else slots[packed]
         tree = columns if columns is not queries else None
         return AttentionMetadata(first, groups, self._known(queries, span), slots, mask, span, queries, tree, packed)

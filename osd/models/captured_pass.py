@@ -134,8 +134,8 @@ class CapturedPass:
         self.graphs: dict[PassShape, Graph | None] = {}
         """Those that are captured, the least recently used first; None for what cannot be, or must not be used."""
         self._wanted: dict[PassShape, Wanted] = {}
-        self._over: Tensor | None = None
-        """The first layer's keys in the cache that the graphs are over."""
+        self._over: object = None
+        """The layout of the cache that the graphs are over."""
         self._now: Graph | None = None
         self.bytes = 0
         """Memory that the graphs took."""
@@ -239,12 +239,11 @@ class CapturedPass:
     ) -> Graph | None:  # fmt: skip
         """Return the graph for such a pass, asking for one where there is none."""
         end = max(start + count for start, count in zip(starts, counts, strict=True)) + max(0, drafts - 1)
-        kept = cache.ragged[0].kept
-        if not kept or not cache.keeps_still or cache.mix is not None or end > cache.stride:
+        if not cache.ragged[0].kept or not cache.keeps_still or cache.mix is not None or end > cache.stride:
             return None
         if (shape := shape_of(rows, max(counts), end, cache, drafts, chooser)) is None:
             return None
-        if shape in self.graphs and self._over is kept[0]:
+        if shape in self.graphs and self._over is cache.layout:
             self.graphs[shape] = graph = self.graphs.pop(shape)  # the newest used stands last
             return graph
         self._want(shape, cache, chooser)
@@ -271,10 +270,10 @@ class CapturedPass:
         return self._ready(shape.rows * shape.width) and (not shape.drafts or self._ready(shape.rows))
 
     def _make(self, shape: PassShape, cache: RaggedCache, chooser: Chooser | None) -> None:
-        """Capture a shape over a cache. A cache that has grown lies elsewhere: what was captured before is dropped."""
-        if self._over is not cache.ragged[0].kept[0]:
+        """Capture a shape over a cache. A cache that lies elsewhere now: what was captured before is dropped."""
+        if self._over is not cache.layout:
             self.graphs.clear()
-            self._over = cache.ragged[0].kept[0]
+            self._over = cache.layout
         there = [shape for shape, graph in self.graphs.items() if graph]
         if len(there) >= MOST_GRAPHS:
             del self.graphs[there[0]]

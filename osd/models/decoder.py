@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from operator import add
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from osd.models.captured_pass import CapturedDraft
 from osd.models.compiled_inputs import PassInput
 from osd.models.fixed_pass import Chooser
 from osd.models.forward import Builder, CompiledForward, ForwardPass
-from osd.models.kv_cache import CacheBudget, RaggedCache
+from osd.models.kv_blocks import BLOCK, blocks_for
+from osd.models.kv_cache import RaggedCache
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import AdapterBatch
 from osd.models.shared_ids import SharedIds
@@ -91,7 +93,7 @@ class Decoder:
         if self.forward.alone and len(fed.counts) > 1:
             return self._row_by_row(tokens, fed, last)
         tokens = self._known(tokens)
-        self.cache.make_room(max(fed.starts) + tokens.shape[1])
+        self.cache.extend(fed.first, map(add, fed.starts, fed.counts))
         compiled = self._compiled(fed)
         if compiled and compiled.trusted:
             return compiled(tokens, self.cache, fed, last)
@@ -112,7 +114,7 @@ class Decoder:
         To be asked where it ``drafts``."""
         assert self.forward.compiled is not None
         self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
-        self.cache.make_room(max(starts) + tokens.shape[1] + most)
+        self.cache.extend(0, [start + count + most for start, count in zip(starts, counts, strict=True)])
         return self.forward.compiled.draft(tokens, starts, counts, self.cache, most, chooser)
 
     def prepare(self) -> bool:
@@ -172,7 +174,7 @@ class Decoder:
             return
         mix = self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
         fed = PassInput(first, starts, counts)
-        self.cache.make_room(max(starts) + width)
+        self.cache.extend(first, map(add, starts, counts))
         compiled = self._compiled(fed)
         if compiled and compiled.trusted:
             compiled.fill(tokens, self.cache, fed)
@@ -181,16 +183,17 @@ class Decoder:
         self.forward.fill(tokens, self.cache)
 
     def bound(self, memory: int) -> None:
-        """Let the cache take so many bytes at most, and grow by blocks within them. Raises BadSetting where that is too
-        little for one row. Before the first pass."""
+        """Let the cache's rows hold blocks of so many bytes at most. Raises BadSetting where that is too little for one
+        row. Before the first pass."""
         beside = self.beside(1, 1)
         beside.logits(torch.zeros(1, 1, dtype=torch.long, device=self.device), [0])
-        budget = CacheBudget(memory, beside.cache.bytes // 2)  # of one position, and the slot behind it
-        if not budget.holds(self.cache.length):
-            least = -(-self.cache.length * budget.position_bytes >> 20)
-            reason = f"{memory >> 20} MB do not hold a row of {self.cache.length} positions; give {least} or more"
+        size = beside.cache.slot_bytes * BLOCK
+        total, least = memory // size - 1, blocks_for(self.cache.length)  # one is nobody's
+        if total < least:
+            needed = -(-(least + 1) * size >> 20)
+            reason = f"{memory >> 20} MB do not hold a row of {self.cache.length} positions; give {needed} or more"
             raise BadSetting(source="settings", key="serve.cache_mb", reason=f"{reason}, or lower serve.max_length")
-        self.cache.bound(budget)
+        self.cache.bound(total)
 
     def beside(self, rows: int, length: int) -> Decoder:
         """Return a decoder with the same forward pass over a cache of its own, without adapters."""
@@ -224,9 +227,17 @@ class Decoder:
             found = found.then(score(logits[0], piece[1:], top))
         return found
 
-    def move_row(self, source: int, target: int, length: int) -> None:
+    def copy_row(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` positions over another row."""
+        self.cache.copy_row(source, target, length)
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Move a row with its first ``length`` positions to the place of another."""
         self.cache.move_row(source, target, length)
+
+    def release_row(self, row: int) -> None:
+        """Give back what a row holds of the cache: it has ended."""
+        self.cache.release_row(row)
 
     def swap_rows(self, one: int, other: int, length: int) -> None:
         """Exchange two rows, with their first ``length`` positions."""

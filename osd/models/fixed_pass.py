@@ -81,7 +81,6 @@ class FixedPass:
         self._body, self._cache, self._shape = body, cache, shape
         device, dtype = cache.kept[0].device, cache.kept[0].dtype
         self._ramp = torch.arange(-(-shape.span // ALIGNED) * ALIGNED + shape.width, device=device)
-        self._begins = torch.arange(shape.rows, device=device).unsqueeze(1) * cache.stride
         self._seen = torch.zeros((), dtype=dtype, device=device)
         self._hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
 
@@ -110,7 +109,7 @@ class FixedPass:
         the body."""
         (rows, width), span, cache = tokens.shape, self._shape.span, self._cache
         columns = start + self._ramp[:width]
-        slots = torch.where(self._ramp[:width] < count, self._begins + columns, cache.spare).flatten()
+        slots = torch.where(self._ramp[:width] < count, cache.layout.find(0, columns), cache.spare).flatten()
         visible = self._ramp[: -(-span // ALIGNED) * ALIGNED] <= columns.unsqueeze(-1)
         mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)[..., :span]
         group = AttentionGroup(slice(0, rows), slice(0, rows * width), width, span - width, span, mask, None)

@@ -1,46 +1,38 @@
 """A key-value cache for rows of different length, on unmodified Hugging Face models.
 
-One tensor a layer, which grows as rows' texts do; a forward pass scatters its new keys and values to (row, position)
-and attends over the first ``span`` positions. Which positions a query may see stands in an explicit
-mask (key position ≤ query position), so a row is rolled back by shortening a number: what lies
-beyond a row's length is garbage that no query sees and the next pass overwrites.
+One tensor a layer, of which rows take blocks as their texts grow (:mod:`osd.models.kv_blocks`); a forward pass scatters
+its new keys and values to (row, position) and attends over the first ``span`` positions. Which positions a query may
+see stands in an explicit mask (key position ≤ query position), so a row is rolled back by shortening a number: what
+lies beyond a row's length is garbage that no query sees and the next pass overwrites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
+from osd.models.kv_blocks import BLOCK, DenseRows, PagedRows, Rows, blocks_for
+from osd.models.lazy_memory import LazyTensor
 
 if TYPE_CHECKING:
     from osd.models.lora.bank import AdapterBatch
 
-
-FIRST = 512
-"""Positions that rows begin with, where they may become longer."""
-BLOCK = 256
-"""Positions by which rows grow where memory is bounded."""
+WHOLE = 1 << 15
+"""Positions of all rows up to which a cache without a bound is there whole, on a device where memory does not come with
+what is written: to copy blocks together reads and writes the context once more."""
 
 
-class CacheBudget(NamedTuple):
-    """Memory that a cache may take."""
-
-    bytes: int
-    position_bytes: int
-    """Bytes of one position's keys and values."""
-
-    def holds(self, positions: int) -> bool:
-        """Return whether so many positions, of all rows together, are within it."""
-        return positions * self.position_bytes <= self.bytes
+def comes_when_written(device: torch.device) -> bool:
+    """Return whether memory on a device comes page by page with what is written."""
+    return device.type == "cpu"
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers' own base is untyped
-    """Keys and values of one layer: (heads, rows · stride + 1, head_dim) each, allocated on first use. The last slot is
-    nobody's: a pass of a fixed shape writes its padding there.
+    """Keys and values of one layer: (heads, slots, head_dim) each, allocated on first use.
 
     A head's keys lie next to each other, for that is how attention reads them: over 800 positions of 8 rows it takes a
     third to a half of the time that it takes where heads alternate.
@@ -52,13 +44,25 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
         super().__init__()  # type: ignore[no-untyped-call]
         self.cache = cache
         self.kept: list[torch.Tensor] = []
+        self._lazy: list[LazyTensor] = []
+        """The same, where memory comes with what is written."""
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate the cache for new keys and values of these shapes: (B, heads, T, head_dim)."""
-        slots = self.cache.spare + 1
-        self.kept = [new.new_zeros(new.shape[1], slots, new.shape[3]) for new in (key_states, value_states)]
-        self.keys, self.values = self.kept
+        self._allocate([(new.shape[1], new.shape[3], new.dtype, new.device) for new in (key_states, value_states)])
         self.is_initialized = True
+
+    def _allocate(self, kinds: Iterable[tuple[int, int, torch.dtype, torch.device]]) -> None:
+        """Take tensors of zeros for so many heads of such a width, of a type and on a device each."""
+        slots = self.cache.layout.slots
+        self._lazy, self.kept = [], []
+        for heads, width, dtype, device in kinds:
+            if comes_when_written(device):
+                self._lazy.append(LazyTensor((heads, slots, width), dtype))
+                self.kept.append(self._lazy[-1].tensor)
+            else:
+                self.kept.append(torch.zeros(heads, slots, width, dtype=dtype, device=device))
+        self.keys, self.values = self.kept
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
@@ -80,14 +84,10 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
     def window(self, rows: slice, span: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values of some of the pass's rows, up to a position, as (rows, heads, span, head_dim)
         views."""
-        first = self.cache.feed.first
+        first, layout = self.cache.feed.first, self.cache.layout
         begin, end = first + rows.start, first + rows.stop
-        keys, values = (self._lines(kept)[:, begin:end, :span].transpose(0, 1) for kept in self.kept)
+        keys, values = (layout.window(kept, begin, end, span) for kept in self.kept)
         return keys, values
-
-    def _lines(self, kept: torch.Tensor) -> torch.Tensor:
-        """View a tensor of the cache as (heads, rows, stride, head_dim)."""
-        return kept[:, : self.cache.spare].view(len(kept), -1, self.cache.stride, kept.shape[2])
 
     def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copy keys and values between slots (n,), reading all of them before any is overwritten."""
@@ -95,39 +95,44 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
             here, there = sources.to(kept.device), targets.to(kept.device)
             kept.index_copy_(1, there, kept[:, here])
 
-    def resize(self, rows: int, stride: int) -> None:
-        """Lay the cache out anew for so many rows and positions, keeping what fits: one tensor after another, so that
-        little is there twice."""
+    def lay_out(self, before: Rows) -> None:
+        """Lay keys and values out as the cache has them now, keeping the blocks that rows held before: one tensor after
+        another, so that little is there twice."""
         if self.is_initialized:
-            both = slice(min(rows, self.cache.rows)), slice(min(stride, self.cache.stride))
-            for i, old in enumerate(self.kept):
-                self.kept[i] = new = old.new_zeros(len(old), rows * stride + 1, old.shape[2])
-                lines = new[:, :-1].view(len(old), rows, stride, -1)
-                lines[:, both[0], both[1]] = self._lines(old)[:, both[0], both[1]]
-            self.keys, self.values = self.kept
+            olds = self.kept
+            self._allocate([(len(old), old.shape[2], old.dtype, old.device) for old in olds])
+            for old, new in zip(olds, self.kept, strict=True):
+                for row, blocks in enumerate(before.held):
+                    end = min(blocks * BLOCK, before.stride)
+                    new[:, self.cache.layout.line(row, 0, end)] = old[:, before.line(row, 0, end)]
 
     def drop(self) -> None:
         """Free keys and values."""
-        self.kept, self.keys, self.values, self.is_initialized = [], None, None, False
+        self.kept, self._lazy, self.keys, self.values, self.is_initialized = [], [], None, None, False
+
+    def release(self, begin: int, end: int) -> None:
+        """Give slots' memory back, where it came with what was written."""
+        for lazy in self._lazy:
+            heads, slots, width = lazy.tensor.shape
+            for head in range(heads):
+                lazy.release((head * slots + begin) * width, (head * slots + end) * width)
 
     @property
-    def bytes(self) -> int:
-        """Memory of keys and values, in bytes."""
-        return sum(kept.numel() * kept.element_size() for kept in self.kept)
+    def slot_bytes(self) -> int:
+        """Memory of one position's keys and values, in bytes."""
+        return sum(len(kept) * kept.shape[2] * kept.element_size() for kept in self.kept)
 
-    def move_row(self, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` positions of one row over another."""
-        begin, end = source * self.cache.stride, target * self.cache.stride
+    def copy_line(self, source: slice | torch.Tensor, target: slice | torch.Tensor) -> None:
+        """Copy keys and values from some slots to others."""
         for kept in self.kept:
-            kept[:, end : end + length] = kept[:, begin : begin + length]
+            kept[:, target] = kept[:, source]
 
-    def swap_rows(self, one: int, other: int, length: int) -> None:
-        """Exchange the first ``length`` positions of two rows."""
+    def swap_lines(self, one: slice | torch.Tensor, other: slice | torch.Tensor) -> None:
+        """Exchange keys and values of slots."""
         for kept in self.kept:
-            lines = self._lines(kept)
-            aside = lines[:, one, :length].clone()
-            lines[:, one, :length] = lines[:, other, :length]
-            lines[:, other, :length] = aside
+            aside = kept[:, one].clone()
+            kept[:, one] = kept[:, other]
+            kept[:, other] = aside
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.cache.feed.span, 0
@@ -142,8 +147,8 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
 
 
 class RaggedCache(Cache):
-    """The cache of one model: ``rows`` rows of up to ``length`` positions, with memory for the first ``stride`` of
-    them."""
+    """The cache of one model: ``rows`` rows of up to ``length`` positions, with memory for the blocks that they
+    hold."""
 
     def __init__(
         self, layers: int, rows: int, length: int, device: torch.device, dtype: torch.dtype, limit: int
@@ -151,13 +156,14 @@ class RaggedCache(Cache):
         """Build a cache without memory yet. ``limit``: first position that the model does not know (only padding goes
         there)."""
         self.rows, self.length, self.limit = rows, length, limit
-        self.stride = min(length, FIRST)
-        """Positions of a row that there is memory for."""
-        self.budget: CacheBudget | None = None
-        """The memory that it may take; None for no bound."""
+        self.total: int | None = None
+        """Blocks that rows may hold together; None for no bound."""
         self._device, self._dtype = device, dtype
-        self._aim = AttentionMetadataBuilder(length, limit, layers, self._size, device, dtype)
-        self._aim.stride = self.stride
+        self.layout: Rows = self._laid_out(rows)
+        """Where rows lie; another object once that is elsewhere."""
+        self._aim = AttentionMetadataBuilder(
+            length, limit, layers, self._size, device, dtype, lambda first, columns: self.layout.find(first, columns)
+        )
         self.feed: AttentionMetadata
         self.wants_embedding = False
         """Whether ``embedding`` is read by anyone: a forward pass that would have to work for it checks this."""
@@ -178,70 +184,91 @@ class RaggedCache(Cache):
         other.keeps_still = False
         return other
 
+    # blocks
+
+    def bound(self, total: int) -> None:
+        """Let rows hold no more than so many blocks together. Before the first pass."""
+        self.total = total
+        self.layout = self._laid_out(self.rows)
+
+    def extend(self, first: int, ends: Iterable[int]) -> None:
+        """Let the rows from ``first`` on hold blocks for so many positions each. Whoever bounds a cache sees to it that
+        there are enough."""
+        for row, end in enumerate(ends, first):
+            if end > self.layout.held[row] * BLOCK and not self.layout.take(row, blocks_for(min(end, self.length))):
+                self._make_room(row, blocks_for(min(end, self.length)))
+
+    def release_row(self, row: int) -> None:
+        """Give a row's blocks back: it has ended, or is elsewhere."""
+        self.layout.release(row)
+        if not self.layout.paged:
+            for layer in self.ragged:
+                layer.release(row * self.layout.stride, (row + 1) * self.layout.stride)
+
     def grow(self, rows: int) -> None:
         """Make room for at least ``rows`` rows: twice as many as before, or more, so that growing is rare."""
         if rows > self.rows:
-            self.resize(max(rows, 2 * self.rows), self.stride)
+            self.rows = max(rows, 2 * self.rows)
+            self._lay_out(self._laid_out(self.rows, self.layout.used))
 
-    def make_room(self, positions: int) -> None:
-        """Make room for rows of so many positions."""
-        if self.stride < positions <= self.length:
-            self.resize(self.rows, self._rounded(positions))
+    def _make_room(self, row: int, count: int) -> None:
+        """Make the pool large enough for a row to hold ``count`` blocks, twice as large if it may be. Raises
+        RuntimeError where its bound forbids that."""
+        used = self.layout.used + count - self.layout.held[row]
+        if self.total is not None and used > self.total:
+            raise RuntimeError(f"the cache has {self.total} blocks, and {used} are wanted")
+        self._lay_out(self._laid_out(self.rows, used))
+        self.layout.take(row, count)
 
-    def resize(self, rows: int, stride: int) -> None:
-        """Lay the cache out anew; what lies beyond the rows and positions that stay is gone."""
+    def _laid_out(self, rows: int, used: int = 0) -> Rows:
+        """Return where so many rows lie that hold ``used`` blocks."""
+        whole = rows * self.length <= WHOLE if self.total is None else rows * blocks_for(self.length) <= self.total
+        if whole or comes_when_written(self._device):
+            return DenseRows(rows, self.length, self._device)
+        return PagedRows(rows, self.length, self.total or max(2 * used, WHOLE // BLOCK), self._device)
+
+    def _lay_out(self, layout: Rows) -> None:
+        """Lay the cache out anew, keeping what rows hold."""
+        before, self.layout = self.layout, layout
+        for row, count in enumerate(before.held):
+            layout.take(row, count)
         for layer in self.ragged:
-            layer.resize(rows, stride)
-        self.rows, self.stride = rows, stride
-        self._aim.stride = stride
+            layer.lay_out(before)
 
-    def _rounded(self, positions: int) -> int:
-        """Return the positions that are allocated for so many: twice as many, so that growing is rare, or a block more
-        where memory is short."""
-        if self.budget is not None:
-            return min(-(-positions // BLOCK) * BLOCK, self.length)
-        stride = self.stride
-        while stride < positions:
-            stride *= 2
-        return min(stride, self.length)
-
-    # a bounded cache
-
-    def bound(self, budget: CacheBudget) -> None:
-        """Begin with one row of few positions, and take no more memory than this. Before the first pass."""
-        self.budget, self.rows = budget, 1
-        self.stride = self._aim.stride = min(self.length, BLOCK)
-
-    def fits(self, rows: int, positions: int) -> bool:
-        """Return whether there may be so many rows that each may come to have so many positions."""
-        return self.budget is None or self.budget.holds(rows * self._rounded(positions))
-
-    def admit(self, rows: int, positions: int) -> None:
-        """Make room for so many rows, none of which will have more than ``positions``: where rows were longer, what
-        they had is given back. They fit, and so does all that they take by :meth:`make_room`."""
-        most = self._rounded(positions)
-        if self.budget is not None and (self.rows < rows or not self.budget.holds(self.rows * most)):
-            self.resize(rows, min(self.stride, most))
+    @property
+    def stride(self) -> int:
+        """Positions that a row has addresses for."""
+        return self.layout.stride
 
     @property
     def spare(self) -> int:
-        """The slot behind all rows."""
-        return self.rows * self.stride
+        """A slot that is nobody's: a pass of a fixed shape writes its padding there."""
+        return self.layout.spare
 
     @property
     def kept(self) -> list[torch.Tensor]:
-        """Keys and values of every layer, (heads, rows · stride + 1, head_dim) each; none before the first pass."""
+        """Keys and values of every layer, (heads, slots, head_dim) each; none before the first pass."""
         return [kept for layer in self.ragged for kept in layer.kept]
 
     def drop(self) -> None:
         """Free keys and values: cache and layers refer to each other, and Python's collector may be long in coming."""
         for layer in self.ragged:
             layer.drop()
+        for row in range(self.rows):
+            self.layout.release(row)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Memory of one position's keys and values, of all layers, in bytes; 0 before the first pass."""
+        return sum(layer.slot_bytes for layer in self.ragged)
 
     @property
     def bytes(self) -> int:
-        """Memory of keys and values, in bytes; 0 before the first pass."""
-        return sum(layer.bytes for layer in self.ragged)
+        """Memory of keys and values, in bytes: of blocks that are held, where it comes with what is written."""
+        lazily = comes_when_written(self._device)
+        return self.slot_bytes * (self.layout.used * BLOCK if lazily else self.layout.slots)
+
+    # passes
 
     def aim(
         self, first: int, starts: Sequence[int], width: int, counts: Sequence[int], packed: torch.Tensor | None = None
@@ -266,22 +293,40 @@ class RaggedCache(Cache):
         layer = self.ragged[0]
         return layer.kept[0][:, 0].numel() if layer.kept and self._device.type == "cpu" else 0
 
+    # rows
+
+    def line(self, row: int, begin: int, end: int) -> slice | torch.Tensor:
+        """Return a row's slots from position ``begin`` up to ``end``, which it holds."""
+        return self.layout.line(row, begin, end)
+
     def close_up(self, starts: Sequence[int], moves: Sequence[tuple[int, int, int]]) -> None:
         """Compact trees after verification: for each of ``moves`` (row, source, target), copy token ``source`` of the
         row's tree at ``starts[row]`` to the place of ``target``; all of them at once."""
         if moves:
-            sources = [row * self.stride + starts[row] + source for row, source, _ in moves]
-            targets = [row * self.stride + starts[row] + target for row, _, target in moves]
+            sources = [self.layout.slot(row, starts[row] + source) for row, source, _ in moves]
+            targets = [self.layout.slot(row, starts[row] + target) for row, _, target in moves]
             slots = torch.tensor([sources, targets], device=self._device)
             for layer in self.ragged:
                 layer.copy(slots[0], slots[1])
 
-    def move_row(self, source: int, target: int, length: int) -> None:
-        """Copy a row's first ``length`` positions over another row (closes the gap that a leaving row makes)."""
+    def copy_row(self, source: int, target: int, length: int) -> None:
+        """Copy a row's first ``length`` positions over another row."""
+        self.extend(target, [length])
         for layer in self.ragged:
-            layer.move_row(source, target, length)
+            layer.copy_line(self.line(source, 0, length), self.line(target, 0, length))
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Move a row with its first ``length`` positions to the place of another (closes the gap that a leaving row
+        makes)."""
+        if not self.layout.paged:
+            for layer in self.ragged:
+                layer.copy_line(self.line(source, 0, length), self.line(target, 0, length))
+        self.layout.exchange(source, target)
+        self.release_row(source)
 
     def swap_rows(self, one: int, other: int, length: int) -> None:
         """Exchange two rows, with their first ``length`` positions."""
-        for layer in self.ragged:
-            layer.swap_rows(one, other, length)
+        if not self.layout.paged:
+            for layer in self.ragged:
+                layer.swap_lines(self.line(one, 0, length), self.line(other, 0, length))
+        self.layout.exchange(one, other)

@@ -97,7 +97,7 @@ class CompiledPass:
         """Return whether this pass takes what is fed. Called before every pass; after some calls it has itself
         compiled."""
         refused = self.trusted is False or cache.mix is not None or not cache.ragged[0].is_initialized
-        if refused or sum(fed.counts) > MOST_TOKENS:
+        if refused or cache.layout.paged or sum(fed.counts) > MOST_TOKENS:
             return False
         self._asked += 1
         if self._asked == WORTH_COMPILING:

@@ -55,10 +55,10 @@ class PrefixCache:
         if len(path) * BLOCK <= read:
             return read
         self._touch([key for key, _ in path])
-        self.cache.make_room(len(path) * BLOCK)
-        slots, begin = self._slots([slot for _, (_, slot) in path]), place * self.cache.stride
+        self.cache.extend(place, [len(path) * BLOCK])
+        slots, line = self._slots([slot for _, (_, slot) in path]), self.cache.line(place, 0, len(path) * BLOCK)
         for kept, pool in zip(self.cache.kept, self._pool, strict=True):
-            kept[:, begin : begin + len(path) * BLOCK] = pool[:, slots.to(pool.device)].flatten(1, 2)
+            kept[:, line] = pool[:, slots.to(pool.device)].flatten(1, 2)
         return len(path) * BLOCK
 
     def keep(self, place: int, prompt: Sequence[int], owner: Hashable) -> None:
@@ -69,10 +69,9 @@ class PrefixCache:
         self._touch([key for key, _ in known])
         new = wanted[len(known) : len(self._free) + len(self._known)]
         slots = [self._take() for _ in new]
-        begin = place * self.cache.stride + len(known) * BLOCK
+        line = self.cache.line(place, len(known) * BLOCK, (len(known) + len(new)) * BLOCK)
         for kept, pool in zip(self.cache.kept if new else (), self._pool, strict=False):
-            part = kept[:, begin : begin + len(new) * BLOCK]
-            pool[:, self._slots(slots).to(pool.device)] = part.view(len(kept), len(new), BLOCK, -1)
+            pool[:, self._slots(slots).to(pool.device)] = kept[:, line].view(len(kept), len(new), BLOCK, -1)
         self._chain(owner, known, list(zip(new, slots, strict=True)))
 
     def _path(self, prompt: Sequence[int], owner: Hashable, length: int) -> list[tuple[Key, tuple[int, int]]]:

@@ -37,9 +37,9 @@ class ServeSettings(Section):
     prefill_tokens: int = Field(default=512, ge=64)
     """Prompt tokens that a step reads at most, of all rows together, before it decodes."""
     cache_mb: int | None = Field(default=None, ge=1)
-    """Memory for the target's keys and values, which then grows by blocks as texts do: a request waits until there is
-    room for it beside the others, as long as they may become. None: no bound; there are `max_batch` rows, which grow
-    together with the longest text."""
+    """Most memory for the target's keys and values. A request holds blocks of 32 tokens as its text grows; one that
+    gets none waits, before it begins or in its text, until others have ended. None: no bound but `max_batch` requests
+    of `max_length`."""
     prefix_cache_mb: int = Field(default=64, ge=0)
     """Memory for beginnings of prompts that were read before, a quarter of it the default draft's; 0: none."""
     prefix_shared: bool = False

@@ -233,7 +233,7 @@ def _fork(decoder: Decoder, tokens: Sequence[int], lengths: Sequence[int]) -> No
     """Let row i's cache hold all but the last of the first ``lengths[i]`` tokens; the last row is the longest."""
     decoder.prefill(0, tokens[: lengths[-1] - 1])
     for row, length in enumerate(lengths[1:], start=1):
-        decoder.move_row(0, row, length - 1)
+        decoder.copy_row(0, row, length - 1)
 
 
 def _agreement(drafted: Ints, text: Ints) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from osd.models.kv_blocks import BLOCK
 from osd.server.metrics import families as m
 from osd.server.metrics.families import Family, FamilySet
 
@@ -40,6 +41,12 @@ class EngineCollector:
         sheet.add(m.PREFIX_HITS, stats.prefix_hits)
         sheet.add(m.VLLM_PREFIX_QUERIES, stats.prefix_queried, self.model_name, 0)
         sheet.add(m.VLLM_PREFIX_HITS, stats.prefix_hits, self.model_name, 0)
+        blocks = self.engine.reading.blocks
+        sheet.add(m.CACHE_HELD, blocks.used)
+        sheet.add(m.CACHE_WAITED, stats.waited_for_memory)
+        sheet.add(m.CACHE_SET_ASIDE, stats.set_aside)
+        sheet.add(m.VLLM_CACHE_USAGE, blocks.usage, self.model_name, 0)
+        sheet.add(m.VLLM_CACHE_CONFIG, 1, 0, BLOCK, blocks.most)
         sheet.add(m.SWAPS, len(pauses))
         sheet.add(m.SWAP_SECONDS, sum(pauses) / 1000)
         return sheet.families.values()

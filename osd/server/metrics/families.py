@@ -111,6 +111,15 @@ VLLM_PREFIX_QUERIES = Metric(
 VLLM_PREFIX_HITS = Metric(
     "vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", ("model_name", "engine")
 )
+CACHE_HELD = _gauge("osd_kv_cache_held_blocks", "Blocks of the target's cache that requests hold.")
+CACHE_WAITED = Metric("osd_kv_cache_waited_steps", "Steps in which a request waited for blocks before it began.")
+CACHE_SET_ASIDE = Metric("osd_kv_cache_set_aside", "Times that a request waited for blocks in the middle of its text.")
+VLLM_CACHE_USAGE = _gauge(
+    "vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", "model_name", "engine"
+)
+VLLM_CACHE_CONFIG = _gauge(
+    "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", "engine", "block_size", "num_gpu_blocks"
+)
 SWAPS = Metric("osd_engine_swaps", "Versions that were swapped in.")
 SWAP_SECONDS = Metric("osd_engine_swap_pause_seconds", "Time for which decoding stood still at swaps.")
 
@@ -134,7 +143,8 @@ STORE: Sequence[Metric] = (
 """The metrics of the store's collector."""
 ENGINE: Sequence[Metric] = (
     DROPPED, SPILLED, SPILL_BYTES, RECORDER_SECONDS, STEPS, STOOD_IN, DRAFT_FAILURES, SWAPS, SWAP_SECONDS, READ,
-    PREFIX_QUERIED, PREFIX_HITS, VLLM_PREFIX_QUERIES, VLLM_PREFIX_HITS,
+    PREFIX_QUERIED, PREFIX_HITS, VLLM_PREFIX_QUERIES, VLLM_PREFIX_HITS, CACHE_HELD, CACHE_WAITED, CACHE_SET_ASIDE,
+    VLLM_CACHE_USAGE, VLLM_CACHE_CONFIG,
 )  # fmt: skip
 """The metrics of an engine's collector."""
 UPSTREAM: Sequence[Metric] = (

@@ -1,6 +1,7 @@
 """`osd doctor`: every part is looked at, what is broken is named with what mends it, nothing kept is changed."""
 
 import json
+import re
 import shutil
 import socket
 import sqlite3
@@ -118,6 +119,18 @@ def context(**sections) -> CommandContext:
     made = CommandContext()
     made.settings = load_settings(**sections)
     return made
+
+
+def test_what_keys_and_values_may_take_is_told(osd):
+    asked = {"OSD_SERVE__MAX_BATCH": "32", "OSD_SERVE__MAX_LENGTH": "1000"}
+    found = findings(osd("doctor", "--json", **asked))["KV cache"]
+    assert found["state"] == "ok" and re.fullmatch(
+        r"384 KiB a block of 32 tokens; 1,0\d\d blocks at most, 4\d\d MB", found["found"]
+    )
+    bounded = findings(osd("doctor", "--json", **asked, OSD_SERVE__CACHE_MB="100"))["KV cache"]["found"]
+    assert re.search(r"; 265 blocks at most, 104 MB, where 32 rows of 1,0\d\d would take 4\d\d$", bounded)
+    short = findings(osd("doctor", "--json", **asked, OSD_SERVE__CACHE_MB="1"))["KV cache"]
+    assert short["state"] == "broken" and "serve.cache_mb" in short["found"]
 
 
 def test_a_port_that_is_taken_is_named(data: Path):

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from osd.models import attention_metadata
 from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
+from osd.models.kv_blocks import DenseRows
 
 LENGTH, LIMIT = 40, 24
 
 
 def aimed(first: int, start: int, width: int) -> AttentionMetadata:
-    aim = AttentionMetadataBuilder(LENGTH, LIMIT, 2, lambda: 8, torch.device("cpu"), torch.float32)
+    cpu = torch.device("cpu")
+    aim = AttentionMetadataBuilder(LENGTH, LIMIT, 2, lambda: 8, cpu, torch.float32, DenseRows(4, LENGTH, cpu).find)
     return aim.rows(first, [start], width, [width])
 
 

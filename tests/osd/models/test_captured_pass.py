@@ -22,6 +22,7 @@ from osd.models.lora.bank import AdapterBatch
 from osd.models.ragged_attention import attention_folded
 from osd.verification.warping import Warp, draw
 from storage.sampling import Sampling
+from tests.support.caches import laid_out
 from tests.support.models import VOCABULARY, random_module, some
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
@@ -90,8 +91,10 @@ def test_they_compute_what_the_eager_pass_computes(kind: str, counts: list[int])
     same(captured, eager, [end + (counts[row] if row < len(counts) else 0) for row, end in enumerate(ends)])
 
 
+@pytest.mark.parametrize("layout", ["lazy", "paged"])
 @torch.inference_mode()
-def test_rows_come_and_go_and_texts_grow_from_bucket_to_bucket() -> None:
+def test_rows_come_and_go_and_texts_grow_from_bucket_to_bucket(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out(monkeypatch, layout)
     captured, eager, passes = decoders("llama")
     generator = torch.Generator().manual_seed(7)
     lengths, used = list(ROWS), 0
@@ -294,5 +297,3 @@ def test_shapes_are_few() -> None:
                 assert shape and shape.rows >= rows and shape.width >= width and shape.span >= min(end, 300)
                 found.add(shape)
     assert len(found) <= 3 * len(fixed_pass.WIDTHS) * 2
-
-

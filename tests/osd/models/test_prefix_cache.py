@@ -10,6 +10,7 @@ from osd.models.prefix_cache import BLOCK, PrefixCache
 from storage.records import Request
 from storage.settings import Settings
 from tests.osd.engine.test_prefill_queue import counted, long_prompts, texts
+from tests.support.caches import laid_out
 from tests.support.models import CONFIGS, alone, model_of, noisy, random_pair
 from tests.support.settings import settings_of
 
@@ -42,7 +43,9 @@ def test_every_architecture_says_the_same_after_a_copied_beginning(kind: str) ->
         assert engine.stats.read_tokens + engine.stats.prefix_hits >= queried  # what was read while another read it
 
 
-def test_target_and_draft_compute_a_beginning_once() -> None:
+@pytest.mark.parametrize("layout", ["lazy", "paged"])
+def test_target_and_draft_compute_a_beginning_once(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out(monkeypatch, layout)
     pair = random_pair()
     engine = Engine(pair, settings(serve__max_batch=1))
     with counted(engine.target) as target, counted(engine.drafter.decoder) as draft:
@@ -57,7 +60,8 @@ def test_copied_keys_and_values_are_those_that_were_kept() -> None:
     """So greedy text after a copy is that of the row that was read, bit for bit."""
     engine = Engine(random_pair(), settings(serve__max_batch=1))
     cache = engine.target.cache
-    texts(engine, asked(1))
+    engine.submit(asked(1)[0])
+    engine.step()
     before = [kept[:, :COPIED].clone() for kept in cache.kept]
     for kept in cache.kept:
         kept.zero_()

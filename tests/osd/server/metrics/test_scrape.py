@@ -142,6 +142,15 @@ def test_a_real_engine_beside_the_store(tmp_path: Path) -> None:
         assert found[("osd_engine_steps_total", ())] == engine.stats.steps > 0
         assert found[("osd_recorder_dropped_positions_total", ())] == 0
         assert found[("osd_recorder_seconds_total", ())] > 0
+        assert found[("vllm:kv_cache_usage_perc", (("engine", "0"), ("model_name", "osd")))] == 0, "all have ended"
+        engine.submit(asked[0])
+        engine.step()
+        found |= scrape(EngineCollector(engine))
+        engine.cancel(asked[0].id)
+    held, most = found[("osd_kv_cache_held_blocks", ())], engine.reading.blocks.most
+    assert held >= 1 and found[("vllm:kv_cache_usage_perc", (("engine", "0"), ("model_name", "osd")))] == held / most
+    (config,) = (dict(labels) for name, labels in found if name == "vllm:cache_config_info")
+    assert config == {"engine": "0", "block_size": "32", "num_gpu_blocks": str(most)}
     of = (("engine", "0"), ("model_name", "osd"))
     assert found[("vllm:spec_decode_num_drafts_total", of)] == sum(round.drafted > 0 for round in rounds) > 0
     assert found[("vllm:spec_decode_num_draft_tokens_total", of)] == sum(round.drafted for round in rounds)
