@@ -43,7 +43,7 @@ class Decoder:
         """Allocate ``length`` positions a row; the model knows the first ``limit`` (only padding goes beyond)."""
         weight = next(module.parameters())
         layers = module.config.get_text_config().num_hidden_layers
-        self.cache = RaggedCache(layers, rows, length, weight.device, weight.dtype, limit)
+        self.cache = RaggedCache(layers, rows, length, weight.device, module.dtype, limit)
         self.device = weight.device
         self.adapters: Callable[[int, int], AdapterBatch | None] | None = None
         """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""

@@ -33,6 +33,8 @@ MEMORY = "digests.json"
 
 def model_digest(name: str) -> str | None:
     """Return the digest of a folder or hub name, hexadecimal; None for a model that came from no files."""
+    if Path(name).is_file():  # a GGUF file, whatever it is called
+        return file_digest(Path(name).resolve())
     folder = local_folder(name)
     if folder is None:
         return None

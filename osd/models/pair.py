@@ -17,6 +17,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.forward import Builder
+from osd.models.gguf import is_gguf, read_gguf
 from osd.models.limits import cut_short, position_limit
 from osd.models.model_digest import model_digest
 from osd.models.proof import choose_forward
@@ -24,7 +25,7 @@ from osd.models.shared_ids import SharedIds
 from osd.models.tokenizer import load_tokenizer
 from osd.models.vocabulary import check_vocabularies
 from osd.models.weights import first_line, read_weights
-from storage.errors import ModelNotLoaded
+from storage.errors import CannotServeRagged, ModelNotLoaded
 from storage.settings import ServeSettings, Settings
 
 log = logging.getLogger(__name__)
@@ -118,6 +119,8 @@ def load_pair(
     CannotServeRagged.
     """
     place = choose_device(device)
+    if is_gguf(draft):
+        raise ModelNotLoaded(path=draft, reason="A draft learns, and weights that are packed cannot.")
     target_model = load_model(target, place, dtype, device_map)
     draft_model = load_model(draft, place if draft_device is None else choose_device(draft_device), dtype)
     tokenizer = load_tokenizer(target)
@@ -153,17 +156,30 @@ def choose_device(device: str) -> torch.device:
 
 
 def load_model(name: str | Path, device: torch.device, dtype: str = "auto", device_map: str | None = None) -> Model:
-    """Load a model from a Hugging Face folder or hub name, in evaluation mode; with ``device_map`` over several
-    devices. Raises ModelNotLoaded, CannotServeRagged."""
+    """Load a model from a Hugging Face folder, a hub name or a GGUF file, in evaluation mode; with ``device_map`` over
+    several devices. Raises ModelNotLoaded, CannotServeRagged."""
     folder = Path(name)
+    if is_gguf(name):
+        computed = _dtype(dtype, device)
+        module = read_gguf(folder, torch.bfloat16 if computed == "auto" else computed, device)
+        return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
     if folder.exists() or str(name).startswith((".", "/", "~")):
         _check_folder(folder)
     placed = device_map or ({"": str(device)} if _quantised(name) else None)  # such weights are packed where they stay
     loaded: Any = read_weights(name, _dtype(dtype, device), placed)
     module = (loaded if placed else loaded.to(device)).eval().requires_grad_(False)
+    _require_exact(module, str(name))
     if reason := cut_short(module.config):
         log.warning("%s: %s", name, reason, extra={"action": "cut_short"})
     return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
+
+
+def _require_exact(module: PreTrainedModel, name: str) -> None:
+    """Check that quantised layers compute each token by itself. Raises CannotServeRagged."""
+    found = getattr(module.config, "quantization_config", None)
+    if getattr(found, "load_in_8bit", False) and getattr(found, "llm_int8_threshold", 0):
+        reason = "Its 8-bit layers look for outliers in all tokens of a pass together, so texts hang on each other;"
+        raise CannotServeRagged(model=name, reason=f"{reason} llm_int8_threshold = 0 in its config.json leaves that.")
 
 
 def _quantised(name: str | Path) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.integrations.gguf.reader import read_gguf_metadata
 
 from osd.models.weights import first_line
 from storage.errors import ModelNotLoaded
@@ -25,6 +26,8 @@ PACKAGES = {
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase | None:
     """Load the tokenizer of a folder or hub name; None where it has no tokenizer files. Raises ModelNotLoaded."""
     folder = Path(name)
+    if folder.is_file():
+        return _packed_with(folder)
     try:
         if not folder.is_dir():
             folder = Path(snapshot_download(str(name), allow_patterns=list(FILES)))
@@ -36,6 +39,17 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase | None:
     if not tokenizer.get_vocab().keys() - tokenizer.get_added_vocab().keys():  # transformers makes some of nothing
         raise ModelNotLoaded(path=name, reason="Its tokenizer's files hold no vocabulary.")
     return tokenizer
+
+
+def _packed_with(file: Path) -> PreTrainedTokenizerBase | None:
+    """Load the tokenizer of a GGUF file; None where it holds none. Raises ModelNotLoaded."""
+    try:
+        if "tokenizer.ggml.model" not in read_gguf_metadata(str(file))[0]:
+            return None
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+        return tokenizer
+    except Exception as error:  # as above
+        raise ModelNotLoaded(path=file, reason=f"Its tokenizer cannot be read: {first_line(error)}") from None
 
 
 def _reason(folder: Path, cause: str) -> str:

@@ -27,4 +27,6 @@ def weights_in_memory(model: Model) -> int:
 def files_bytes(model: Model) -> int | None:
     """Return the bytes of a model's weight files; None where it came from no folder."""
     folder = Path(model.name)
+    if folder.is_file():
+        return folder.stat().st_size
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else None

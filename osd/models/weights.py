@@ -82,4 +82,10 @@ def _not_finite(module: nn.Module) -> Iterator[str]:
         yield f"The files hold numbers that are not finite, in {_named(bad)}."
 
 
+def require_finite(module: nn.Module, path: str | Path) -> None:
+    """Check that all weights which are floats are finite. Raises ModelNotLoaded."""
+    if wrong := " ".join(_not_finite(module)):
+        raise ModelNotLoaded(path=path, reason=wrong)
+
+
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

