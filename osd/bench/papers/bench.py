@@ -1,0 +1,171 @@
+"""Runs entries of the catalogue, one folder each, and leaves the page.
+
+OUT/plan.json                       pair, prompts, size and seed: another plan needs another folder
+OUT/entries/<paper>/<entry>.json    what was found for an entry; removed, it is run again
+OUT/runs/                           recordings and benches that entries share, each going on where it stopped
+OUT/index.html, results.md, results.json
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+
+from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.report import BenchResult
+from osd.bench.harness.turns import measure_all
+from osd.bench.harness.watch import Watch
+from osd.bench.papers.catalogue import PAPERS
+from osd.bench.papers.claims import ClaimVerdict, judge
+from osd.bench.papers.entry import Paper, PaperEntry, PaperFindings, PapersBench
+from osd.server.start import choose_pair
+from storage.errors import BadSetting, OsdError
+from storage.files.files import make_folder, write_whole
+from storage.settings import Settings
+
+SMALL, FULL = "small", "full"
+
+
+class EntryJob(NamedTuple):
+    """An entry to be run."""
+
+    paper: Paper
+    entry: PaperEntry
+
+    def __str__(self) -> str:
+        return f"{self.paper.name}, {self.entry.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryResult:
+    """What came of an entry, as it is kept."""
+
+    paper: str
+    id: str
+    sizes: str
+    seconds: float
+    findings: PaperFindings
+    failure: str = ""
+    """Why there are no findings."""
+
+    def verdicts(self, entry: PaperEntry) -> list[ClaimVerdict]:
+        """Judge the entry's claims, by the rules as they are written now."""
+        return [judge(claim, self.findings.figures) for claim in entry.claims]
+
+
+LINES = TypeAdapter(EntryResult)
+
+
+def chosen(papers: Sequence[str], ids: Sequence[str]) -> list[EntryJob]:
+    """Return the entries that are asked for; none named are all. An id is taken in every paper that has it. Raises
+    BadSetting for a name or an id that there is not."""
+    names = [paper.name for paper in PAPERS]
+    for name in papers:
+        if name not in names:
+            raise BadSetting(source="option", key="--paper", reason=f"{name!r} is none of {', '.join(names)}")
+    some = [paper for paper in PAPERS if not papers or paper.name in papers]
+    jobs = [EntryJob(paper, entry) for paper in some for entry in paper.entries]
+    wanted = {each.casefold() for each in ids}
+    if missing := wanted - {job.entry.id.casefold() for job in jobs}:
+        known = ", ".join(dict.fromkeys(job.entry.id for job in jobs))
+        raise BadSetting(source="option", key="--table", reason=f"there is no {missing.pop()!r}; there are {known}")
+    return [job for job in jobs if not wanted or job.entry.id.casefold() in wanted]
+
+
+def bench_papers(
+    settings: Settings, watch: Watch, out: Path, *, papers: Sequence[str] = (), ids: Sequence[str] = (),
+    full: bool = False, target: str | None = None, draft: str | None = None, prompts: Sequence[str] = (), seed: int = 0,
+) -> BenchResult:  # fmt: skip
+    """Run what is asked for and not yet in ``out``, then write the page of everything that is there.
+
+    An entry that fails with an error of osd is kept without findings, its claims open. Raises BadSetting for what
+    there is not, or where ``out`` holds a run of another plan; StoreWriteFailed.
+    """
+    from osd.bench.papers.page import leave
+
+    jobs, pair = chosen(papers, ids), choose_pair(settings.serve, target, draft)
+    facts = {
+        "target": pair.target, "draft": pair.draft, "prompts": list(prompts), "size": FULL if full else SMALL,
+        "seed": seed,
+    }  # fmt: skip
+    RunFolder(out, facts, "papers.jsonl", dict)
+    bench = PapersBench(settings, watch, out, pair.target, pair.draft, full, prompts, seed)
+    runnable = [job for job in jobs if job.entry.experiment and kept(out, job) is None]
+    _estimate(runnable, full, watch)
+    measure_all(runnable, lambda job: _run(bench, job), watch, work=lambda job: _minutes(job, full))
+    results = {(job.paper.name, job.entry.id): result for job in chosen((), ()) if (result := kept(out, job))}
+    files = leave(results, facts, out)
+    figures = _figures(results, jobs)
+    return BenchResult("papers", facts, figures, {"Claims": _rows(results, jobs)}, files, watch.stopped)
+
+
+def place(out: Path, job: EntryJob) -> Path:
+    """Return where an entry's result is kept."""
+    return out / "entries" / job.paper.name / f"{job.entry.slug}.json"
+
+
+def kept(out: Path, job: EntryJob) -> EntryResult | None:
+    """Return the result that is there. Raises BadSetting for one that cannot be read."""
+    path = place(out, job)
+    if not path.exists():
+        return None
+    try:
+        return LINES.validate_json(path.read_bytes())
+    except ValueError:
+        reason = f"{path} is not a result; remove that file, or give another folder"
+        raise BadSetting(source="option", key="--out", reason=reason) from None
+
+
+def _run(bench: PapersBench, job: EntryJob) -> EntryResult:
+    experiment = job.entry.experiment
+    assert experiment is not None
+    begun, sizes, failure = time.perf_counter(), experiment.sizes(bench.full), ""
+    try:
+        findings = experiment.run(bench, sizes)
+    except OsdError as error:
+        findings, failure = PaperFindings({}), str(error)
+        bench.watch.say(f"{job} could not be run: {error}")
+    result = EntryResult(
+        job.paper.name, job.entry.id, str(sizes), round(time.perf_counter() - begun, 1), findings, failure
+    )
+    path = place(bench.out, job)
+    make_folder(path.parent)
+    write_whole(path, memoryview(LINES.dump_json(result, indent=1)))
+    for verdict in result.verdicts(job.entry):
+        bench.watch.say(f"{job}: {verdict}")
+    return result
+
+
+def _minutes(job: EntryJob, full: bool) -> float:
+    return max(0.02, job.entry.experiment.sizes(full).minutes) if job.entry.experiment else 0.0
+
+
+def _estimate(jobs: Sequence[EntryJob], full: bool, watch: Watch) -> None:
+    minutes = sum(_minutes(job, full) for job in jobs)
+    watch.say(f"{len(jobs)} entries to run, about {minutes:.0f} min on two cores by the catalogue's estimates.")
+
+
+def _rows(results: dict[tuple[str, str], EntryResult], jobs: Sequence[EntryJob]) -> list[dict[str, str]]:
+    return [
+        {"paper": job.paper.name, "entry": job.entry.id, "claim": verdict.claim.text, "rule": verdict.claim.rule,
+         "figure": str(verdict.figure or "–"), "verdict": verdict.state}
+        for job in jobs if (result := results.get((job.paper.name, job.entry.id)))
+        for verdict in result.verdicts(job.entry)
+    ]  # fmt: skip
+
+
+def _figures(results: dict[tuple[str, str], EntryResult], jobs: Sequence[EntryJob]) -> dict[str, object]:
+    """Count verdicts and entries, and name what failed."""
+    rows = _rows(results, jobs)
+    counts = {state: sum(row["verdict"] == state for row in rows) for state in ("confirmed", "refuted", "open")}
+    failed = {f"{r.paper}, {r.id}": r.failure for r in results.values() if r.failure}
+    return {
+        "claims": counts, "entries": len(jobs), "run": sum((j.paper.name, j.entry.id) in results for j in jobs),
+        "planned": sum(bool(job.entry.planned) for job in jobs),
+        "not_reproduced": sum(bool(job.entry.not_reproduced) for job in jobs), "failed": failed,
+    }  # fmt: skip

@@ -1,0 +1,134 @@
+"""Online Speculative Decoding (Liu, Hu, Bailis, Cheung, Deng, Stoica, Zhang)."""
+
+from __future__ import annotations
+
+from osd.bench.papers.claims import Claim
+from osd.bench.papers.entry import Paper, PaperEntry
+from osd.bench.papers.experiments import arithmetic
+
+VICUNA = "Vicuna-7B with LLaMA-160M, k = 5, updates every 8 requests"
+ONLINE = "`osd bench online` as an experiment of this bench, with its errors over requests"
+ROUTES = "`osd bench routes` as an experiment of this bench, with its errors over requests"
+GIVEN = "a drafter that replays the known text with errors at rate 1 − α after a real draft pass"
+TOKENS = "precision and recall by token, before and after learning, as an experiment (`osd stats rejections` has them)"
+
+OSD = Paper(
+    "osd", "Online Speculative Decoding", "Liu, Hu, Bailis, Cheung, Deng, Stoica, Zhang",
+    (
+        PaperEntry("Table 1", "Acceptance after two epochs: labels, teacher, student and mixed sampling",
+                   "Vicuna-7B: original 0.28, 0.58, 0.38, 0.57 (Spider, Gsm8k, Code, Alpaca), labels 0.74, 0.74, 0.65, "
+                   "0.68, teacher 0.76, 0.75, 0.65, 0.67, student 0.62, 0.67, 0.51, 0.63, mixed 0.70, 0.73, 0.61, "
+                   "0.65; "
+                   "T5-XL with teacher sampling 0.78, 0.62, 0.81, 0.63 from 0.13, 0.29, 0.28, 0.39.",
+                   planned="student and mixed sampling in the trainer, and encoder-decoder pairs"),
+        PaperEntry("Table 2", "Latency and speed-up at a given acceptance",
+                   "One A100-80G, batch 1, llama.cpp: c = 0.08 1.28, 1.44, 1.65, 2.01, 2.63 × at α = 0.5 to 0.9; "
+                   "c = 0.13 0.95, 1.17, 1.30, 1.68, 2.55 ×.", planned=GIVEN),
+        PaperEntry("Table 3", "Latency and speed-up on five sets, distilled drafts",
+                   "Vicuna-33B 2.17, 1.89, 1.92, 1.69, 1.51 × (Spider, Gsm8k, Alpaca, Code, Arena), Vicuna-7B 1.63, "
+                   "1.60, 1.47, 1.42, 1.36 ×.", planned="speed-up by segment of `osd bench online`"),
+        PaperEntry("Table 4", "OSD and Medusa",
+                   "Medusa-7B 1.34 × on Spider and 2.03 × on Arena; with OSD 2.01 and 2.38 ×; a draft with OSD 2.17 "
+                   "and "
+                   "1.51 ×.", planned="Medusa heads that learn while they serve"),
+        PaperEntry(
+            "Table 5", "Bytes of weights that are read for 128 tokens",
+            "LLaMA-160M (0.32 GB) and Vicuna-7B (14 GB): 1792 GB without speculation, 1320 with (1.4 tokens a pass), "
+            "573 "
+            "with OSD (3.4).",
+            ran="The formulas with the paper's numbers.", experiment=arithmetic.BANDWIDTH,
+            claims=(
+                Claim("The table follows from its formulas, to 1 %.", "off_by", at_most=0.01),
+                Claim("OSD reads less than half of what speculation without learning reads.", "osd_of_vsd",
+                      at_most=0.5),
+            ),
+        ),
+        PaperEntry("Table 6", "Tokens that improve the most", "SELECT, FROM, WHERE, COUNT on Spider; >>, << and = on "
+                   "Gsm8k; python, def and import on Code; This, provides, depends on Alpaca.", planned=TOKENS),
+        PaperEntry(
+            "Table 7", "Measured and theoretical speed-up",
+            "One A100-80G, k = 8: theory 1.31 to 3.12 × (c = 0.08) and 0.98 to 3.00 × (c = 0.13), measured 1.28 to "
+            "2.63 "
+            "and 0.95 to 2.55 ×: it closely aligns.",
+            ran="Eq. 1 with the table's α, c and k, beside both printed rows.",
+            experiment=arithmetic.MEASURED_AND_EXPECTED,
+            claims=(
+                Claim("The theoretical rows are Eq. 1 at k = 8, to 2 %.", "theory_off_by", at_most=0.02),
+                Claim("What was measured aligns with the theory: 90 % of it or more.", "least_measured_of_theory", 0.9),
+            ),
+            differs="Nothing is timed here.",
+        ),
+        PaperEntry("Table 8", "Length of the answer and speed-up",
+                   "Vicuna-7B, LLaMA-160M, prefix 512, k = 5: 1.22 to 1.29 × at α = 0.5, 2.40 to 2.70 × at α = 0.9, "
+                   "from "
+                   "16 to 2048 tokens.", planned=GIVEN),
+        PaperEntry("Table 9", "Time of an update beside inference (A.9.2; its caption repeats Table 8's)",
+                   "A100-80G: eight target forwards of 128 tokens 24.96 s, an update 0.12 s, 208 times less (160M, "
+                   "7B); "
+                   "55.12 and 0.67 s, 82.3 times (1.1B, 33B).",
+                   planned="a timed update beside the target's own decoding"),
+        PaperEntry("Figure 1", "Overview", "A diagram.", not_reproduced="a diagram of the method; "
+                   "[architecture.md](architecture.md) has ours"),
+        PaperEntry("Figure 2", "Languages and topics in Arena", "Shares of languages other than English, and of "
+                                                                "topics.",
+                   planned="make-up of served traffic: language and topic kept in outcomes"),
+        PaperEntry("Figure 3", "Online acceptance over requests, against drafts distilled offline",
+                   f"{VICUNA}: OSD starts lower than a draft distilled on a tenth of the data, rises swiftly, and "
+                   "comes "
+                   "up to the draft distilled on all of it.", planned=ONLINE),
+        PaperEntry("Figure 4", "Distribution shift: four sets one after another",
+                   f"{VICUNA}, 2,000 prompts of each set: α dips where the set changes and comes back quickly, like a "
+                   "draft distilled on 70 to 100 % of the set.", planned=ONLINE),
+        PaperEntry("Figure 5", "Arena by language and by topic",
+                   f"{VICUNA}: + 0.1 to 0.2 for every language with fewer than 2,000 requests; above 0.6 in every "
+                   "topic.",
+                   planned=ROUTES),
+        PaperEntry("Figure 6", "One draft against a draft for each topic",
+                   f"{VICUNA}: + 0.1 to 0.2 in every topic.", planned=ROUTES),
+        PaperEntry("Figure 7", "Precision and recall of frequent tokens",
+                   "Spider: both rise for the 100 most frequent tokens, which are 72.2 % of all.", planned=TOKENS),
+        PaperEntry(
+            "Figure 8", "Speed-up over α", "Computed: a slow-down for small α; the curve is superlinear, doubling α "
+            "more "
+            "than doubles the speed-up.",
+            ran="Eq. 1 over α from 0.05 to 0.95 for c = 0.05, 0.1, 0.2 and k = 5, 8.",
+            experiment=arithmetic.SPEED_UP_SURFACE,
+            claims=(
+                Claim("At a small α (0.1) speculation slows down for each c and k.", "speed_up_at_alpha_0.1",
+                      at_most=1.0),
+                Claim("Doubling α more than doubles the speed-up somewhere.", "most_gain_of_doubling", 2.0),
+                Claim("It does so everywhere.", "least_gain_of_doubling", 2.0),
+            ),
+        ),
+        PaperEntry("Figure 9", "Data mix: does the draft forget? (A.6)",
+                   f"{VICUNA}, Gsm8k and Alpaca mixed, updates from Gsm8k for 2,000 requests, then from Alpaca: "
+                   "Gsm8k's "
+                   "α stays when Alpaca's rises.", planned=ROUTES),
+        PaperEntry("Figure 10", "Languages and topics over time", "Ten stretches of four months.",
+                   planned="make-up of served traffic: language and topic kept in outcomes"),
+        PaperEntry("Figure 11", "Abrupt and gradual shift (A.8)",
+                   f"{VICUNA}, Gsm8k to Spider: an abrupt change dips and recovers quickly, a gradual one hardly dips.",
+                   planned=ROUTES),
+        PaperEntry("Distances", "Forward KL, reverse KL, JSD (section 5.1)",
+                   f"{VICUNA}: reverse KL and JSD parallel or underperform forward KL.",
+                   planned="the distances as arms, greedy and sampled"),
+        PaperEntry(
+            "A.3", "Speed-up over speculative decoding that a better α brings",
+            "From Table 1, k = 5: 2.42, 1.43, 1.64, 1.22 × for Vicuna-7B and 3.06, 1.76, 2.72, 1.55 × for T5-XL.",
+            ran="The formula with Table 1's α.", experiment=arithmetic.EXPECTED_SPEED_UPS,
+            claims=(Claim("The numbers follow from Table 1, to 1 %.", "off_by", at_most=0.01),),
+        ),
+        PaperEntry(
+            "A.4", "FLOPs", "The target takes 18.75 × (Vicuna-7B) and 12.6 × (T5-XL) the draft's FLOPs, its training "
+            "included; serving LMSYS-Chat-1M with a 30B model takes 5.5 GFLOP/s of eight A100's 2,496 TFLOP/s: under "
+            "1 %.",
+            ran="The formulas with the paper's numbers.", experiment=arithmetic.FLOPS,
+            claims=(
+                Claim("Both ratios follow from Eq. 6, to 1 %.", "off_by", at_most=0.01),
+                Claim("Drafting and learning take less than a tenth of the target's FLOPs.", "least_ratio", 10),
+                Claim("LMSYS-Chat-1M took 5.5 GFLOP/s.", "lmsys_gflops", 5.0, 6.0),
+                Claim("Utilisation is under 1 %.", "utilisation", at_most=0.01),
+            ),
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""What is run for the entries of the catalogue."""
