@@ -159,6 +159,9 @@ class RequestSamples:
     """(m,) see Sample.acceptance, NaN where nothing was drafted; None where it was not kept at all."""
     target: str | None = None
     """Digest of the target that answered; None where a release before targets were named stored it."""
+    hidden_states: npt.NDArray[np.float16] | None = None
+    """(m, D) the target's last hidden state after its final norm, from which its distribution at the position comes;
+    None where it was not kept."""
 
     def __len__(self) -> int:
         return len(self.positions)

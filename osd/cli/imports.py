@@ -51,7 +51,11 @@ def import_conversations(
         version = begin_draft(store, model, draft, serve.draft, route).id
         tokenizer = load_tokenizer(named)
         scorer = Scorer(model, here.settings.storage.top_k, serve.max_length)
-        batches = UsableBatches(score_conversations(file, tokenizer, scorer, route=route, version=version))
+        batches = UsableBatches(
+            score_conversations(
+                file, tokenizer, scorer, route=route, version=version, hidden=serve.record_hidden_states
+            )
+        )
         done = keep_counted(store.samples, batches)
         store.trail.note("replay import", file.name, asdict(done))
     return done, batches.left

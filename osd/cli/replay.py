@@ -22,6 +22,7 @@ COLUMNS = (
     Column("requests", "requests", count, right=True),
     Column("positions", "positions", count, right=True),
     Column("bytes", "size", size, right=True, whole=True),
+    Column("hidden_bytes", "hidden\nstates", size, right=True, whole=True),
     Column("waiting", "waiting", count, right=True),
     Column("holdout", "held\nout", count, right=True),
     Column("set_aside", "set\naside", count, right=True),
@@ -34,6 +35,7 @@ COLUMNS = (
 def stats(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """Show how much is kept, by route.
 
+    Size is on the disk, hidden states included (serve.record_hidden_states).
     Waiting requests have not been trained on yet. Held-out ones never are: they judge candidates. Set aside are those
     on which training failed again and again; `osd replay retry` takes them back.
     """

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from osd.chat_template import Chat, ChatTemplate
-from osd.engines.scorer import Scorer
+from osd.engines.scorer import HiddenStates, Scorer
 from osd.prompts import broken, encode, read_lines
 from osd.recording.topk import TopKLogprobs
 from storage.errors import BadPromptFile, BadRequest
@@ -111,6 +111,7 @@ def samples_of_conversation(
     route: str,
     version: str,
     target: str | None,
+    hidden_states: HiddenStates | None = None,
 ) -> RequestSamples:
     """Make samples of a conversation: every position of the response, none of which anybody drafted.
 
@@ -123,14 +124,15 @@ def samples_of_conversation(
         positions=np.arange(len(prompt), len(tokens), dtype=np.int32),
         kinds=np.full(count, TokenKind.UNDRAFTED, np.uint8), drafted=tokens[len(prompt) :], topk_ids=scored.ids,
         topk_logprobs=scored.logprobs.astype(np.float16), outside=scored.outside,
-        acceptance=np.full(count, np.nan, np.float16), target=target,
+        acceptance=np.full(count, np.nan, np.float16), target=target, hidden_states=hidden_states,
     )  # fmt: skip
 
 
 def score_conversations(
-    path: Path, tokenizer: Any, scorer: Scorer, *, route: str, version: str
+    path: Path, tokenizer: Any, scorer: Scorer, *, route: str, version: str, hidden: bool = False
 ) -> Iterator[RequestSamples | BadPromptFile]:
-    """Yield the samples of each conversation of a file, or why a line gives none."""
+    """Yield the samples of each conversation of a file, with ``hidden`` the target's hidden states too, or why a line
+    gives none."""
     for told in read_conversations(path):
         if isinstance(told, BadPromptFile):
             yield told
@@ -143,7 +145,8 @@ def score_conversations(
         if not prompt or not response or len(prompt) + len(response) > scorer.length:
             yield broken(path, told.line, f"has {len(prompt) + len(response)} tokens, and {scorer.length} can be read")
             continue
-        scored = scorer([*prompt, *response], len(prompt))
+        text = [*prompt, *response]
+        scored, states = scorer.with_states(text, len(prompt)) if hidden else (scorer(text, len(prompt)), None)
         yield samples_of_conversation(
-            told, prompt, response, scored, route=route, version=version, target=scorer.target
+            told, prompt, response, scored, route=route, version=version, target=scorer.target, hidden_states=states
         )

@@ -93,7 +93,9 @@ def redacted(samples: RequestSamples, answer: Sequence[int]) -> RequestSamples:
     names = ("positions", "kinds", "drafted", "topk_ids", "topk_logprobs", "outside")
     chances = None if samples.acceptance is None else samples.acceptance[stays]
     kept = {name: getattr(samples, name)[stays] for name in names}
-    return replace(samples, tokens=tokens, acceptance=chances, **kept)
+    # a hidden state tells of every token before it, what the hook took away among them
+    states = samples.hidden_states if stays.all() and (tokens == samples.tokens).all() else None
+    return replace(samples, tokens=tokens, acceptance=chances, hidden_states=states, **kept)
 
 
 def load_hook(name: str | None) -> Hook | None:

@@ -24,9 +24,11 @@ class Exported:
 
 
 def write_export(
-    path: Path, batches: Iterable[list[RequestSamples]], cipher: Cipher | None = None, *, overwrite: bool
-) -> Exported:
-    """Stream batches into one Parquet file, a row group each, written aside and renamed.
+    path: Path, batches: Iterable[list[RequestSamples]], cipher: Cipher | None = None, *, overwrite: bool,
+    hidden: bool = False,
+) -> Exported:  # fmt: skip
+    """Stream batches into one Parquet file, a row group each, written aside and renamed. ``hidden``: with a column of
+    hidden states.
 
     Raises BadInput when the file exists, StoreWriteFailed.
     """
@@ -36,9 +38,10 @@ def write_export(
         raise BadInput(reason=f"{path} exists; give another name or allow it to be replaced.")
     requests = positions = 0
     with TemporaryPath(path.parent, path.name) as aside, writing(path):
-        with pq.ParquetWriter(aside.path, segments.schema(), **segments.writer_options(cipher)) as writer:
+        options = segments.writer_options(cipher, hidden=hidden)
+        with pq.ParquetWriter(aside.path, segments.schema(hidden=hidden), **options) as writer:
             for batch in filter(None, batches):
-                writer.write_table(segments.table(batch))
+                writer.write_table(segments.table(batch, hidden=hidden))
                 requests += len(batch)
                 positions += sum(len(samples) for samples in batch)
         sync_path(aside.path)

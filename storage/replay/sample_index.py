@@ -36,6 +36,8 @@ class ReplayStats:
     positions: int
     bytes: int
     """Bytes on disk; a segment that routes share is divided among its requests."""
+    hidden_bytes: int
+    """How many of them are the target's hidden states."""
     segments: int
     oldest: float
     newest: float
@@ -62,6 +64,7 @@ def stats(session: Session) -> list[ReplayStats]:
         func.count(),
         whole(SampleRow.positions),
         whole(SampleRow.bytes),
+        whole(SampleRow.hidden_bytes),
         func.count(distinct(SampleRow.segment_id)),
         func.min(SampleRow.created_at),
         func.max(SampleRow.created_at),

@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import bindparam, exists, insert, select
 
 from storage.access.tenants import TenantLedger, usable_for
 from storage.errors import BadInput, SegmentDamaged, StoreError
@@ -233,8 +233,9 @@ class SampleStore:
         query = select(SampleRow.request_id).where(*wanted).order_by(SampleRow.created_at, SampleRow.request_id)
         with self._db.session(read_only=True) as session:
             ids = list(session.scalars(query))
+            hidden = bool(session.scalar(select(exists().where(*wanted, SampleRow.hidden_bytes > 0))))
         batches = (self.read(some) for some in chunks(ids, 64))
-        return write_export(Path(path), batches, self.place.cipher, overwrite=overwrite)
+        return write_export(Path(path), batches, self.place.cipher, overwrite=overwrite, hidden=hidden)
 
     def sweep(self) -> list[Swept]:
         """Delete what killed processes left and nothing refers to; return what was deleted."""

@@ -27,7 +27,7 @@ class NewSegment:
 
     segment: dict[str, Any]
     requests: list[dict[str, Any]]
-    """One row a request, in the batch's order: request_id, segment_id, row, bytes."""
+    """One row a request, in the batch's order: request_id, segment_id, row, bytes, hidden_bytes."""
     place: SegmentPlace
 
     def enter(self, session: Session) -> None:
@@ -65,7 +65,13 @@ def _rows(
         "bytes": size,
     }
     requests = [
-        {"request_id": samples.request_id, "segment_id": segment_id, "row": row, "bytes": int(share)}
+        {
+            "request_id": samples.request_id,
+            "segment_id": segment_id,
+            "row": row,
+            "bytes": int(share),
+            "hidden_bytes": round(share * segments.hidden_share(samples)),
+        }
         for row, (samples, share) in enumerate(zip(batch, np.diff(ends, prepend=0), strict=True))
     ]
     return segment, requests

@@ -19,6 +19,8 @@ outside            list<float>         (m,) probability outside the k
 acceptance         list<float>         (m,) min(1, p/q) of the drafted token, NaN where none was; empty where it was
                                        not kept; each is a float16 exactly
 target             string              digest of the target that answered
+hidden_states      list<float>         (m · D,) the target's last hidden states, position after position; each is a
+                                       float16 exactly. Only in files of requests of which they were kept
 =================  ==================  ====================================================================
 
 Segments of older versions lack ``acceptance`` or ``target``; they are read as if it was not kept.
@@ -56,14 +58,17 @@ LISTS: dict[str, type[np.generic]] = {  # types as stored
     "outside": np.float32,
     "acceptance": np.float32,
 }
-READ: dict[str, type[np.generic]] = {"topk_logprobs": np.float16, "acceptance": np.float16}
+HIDDEN = "hidden_states"
+"""The column that is there where hidden states were kept."""
+READ: dict[str, type[np.generic]] = {"topk_logprobs": np.float16, "acceptance": np.float16, HIDDEN: np.float16}
 """Types of a record's arrays where they differ from the stored ones."""
 
-LATER = ("acceptance", "target")
-"""Columns that segments of older versions lack."""
+LATER = ("acceptance", "target", HIDDEN)
+"""Columns that segments of older versions, or without hidden states, lack."""
 
-FORMAT = 2
-"""Format version, raised when readers of the format before cannot read what is written."""
+FORMAT, FORMAT_WITH_HIDDEN = 2, 3
+"""Format version, raised when readers of the format before cannot read what is written: those of 2 do not know hidden
+states."""
 FORMAT_KEY = "osd.segment"
 
 SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
@@ -77,6 +82,7 @@ WRITE: dict[str, Any] = {
     },
 }
 """Options of the Parquet writer."""
+HIDDEN_ENCODING = {f"{HIDDEN}.list.element": "BYTE_STREAM_SPLIT"}
 
 
 def encode(batch: Sequence[RequestSamples], cipher: Cipher | None = None) -> memoryview:
@@ -85,29 +91,37 @@ def encode(batch: Sequence[RequestSamples], cipher: Cipher | None = None) -> mem
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sink = pa.BufferOutputStream()
-    pq.write_table(table(batch), sink, **writer_options(cipher))
+    sink, hidden = pa.BufferOutputStream(), keeps_hidden(batch)
+    pq.write_table(table(batch, hidden=hidden), sink, **writer_options(cipher, hidden=hidden))
     return memoryview(sink.getvalue())
 
 
-def writer_options(cipher: Cipher | None) -> dict[str, Any]:
-    """Return the Parquet writer's options for one file."""
-    return WRITE if cipher is None else WRITE | cipher.for_writing()
+def keeps_hidden(batch: Sequence[RequestSamples]) -> bool:
+    """Return whether hidden states of any of these were kept."""
+    return any(samples.hidden_states is not None for samples in batch)
 
 
-def schema() -> Any:
-    """Return the Arrow schema of a segment."""
+def writer_options(cipher: Cipher | None, *, hidden: bool = False) -> dict[str, Any]:
+    """Return the Parquet writer's options for one file, with or without a column of hidden states."""
+    options = WRITE | {"column_encoding": WRITE["column_encoding"] | HIDDEN_ENCODING} if hidden else WRITE
+    return options if cipher is None else options | cipher.for_writing()
+
+
+def schema(*, hidden: bool = False) -> Any:
+    """Return the Arrow schema of a segment, with or without a column of hidden states."""
     import pyarrow as pa
 
     fields = [(name, pa.string()) for name in SCALARS[:4]]
     fields += [("created_at", pa.float64()), ("prompt_len", pa.int32()), ("k", pa.int32())]
     fields += [(name, pa.list_(pa.from_numpy_dtype(dtype))) for name, dtype in LISTS.items()]
     fields.append(("target", pa.string()))
-    return pa.schema(fields, metadata={FORMAT_KEY: str(FORMAT)})
+    if hidden:
+        fields.append((HIDDEN, pa.list_(pa.float32())))
+    return pa.schema(fields, metadata={FORMAT_KEY: str(FORMAT_WITH_HIDDEN if hidden else FORMAT)})
 
 
-def table(batch: Sequence[RequestSamples]) -> Any:
-    """Return the batch as an Arrow table. Raises BadInput."""
+def table(batch: Sequence[RequestSamples], *, hidden: bool = False) -> Any:
+    """Return the batch as an Arrow table, with or without a column of hidden states. Raises BadInput."""
     import pyarrow as pa
 
     for samples in batch:
@@ -117,7 +131,9 @@ def table(batch: Sequence[RequestSamples]) -> Any:
     for name, dtype in LISTS.items():
         columns.append(_list_column([getattr(samples, name) for samples in batch], dtype))
     columns.append([samples.target for samples in batch])
-    fields = schema()
+    if hidden:
+        columns.append(_list_column([samples.hidden_states for samples in batch], np.float32))
+    fields = schema(hidden=hidden)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
     return pa.table(arrays, schema=fields)
 
@@ -137,9 +153,11 @@ def require_shapes(samples: RequestSamples) -> None:
     m = len(samples.positions)
     flat = all(getattr(samples, name).shape == (m,) for name in ("positions", "kinds", "drafted", "outside"))
     flat &= samples.acceptance is None or samples.acceptance.shape == (m,)
+    states = samples.hidden_states
+    flat &= states is None or (states.ndim == 2 and len(states) == m)
     wide = samples.topk_ids.ndim == 2 and len(samples.topk_ids) == m
     if not (flat and wide and samples.topk_logprobs.shape == samples.topk_ids.shape and samples.tokens.ndim == 1):
-        shapes = {name: getattr(getattr(samples, name), "shape", None) for name in LISTS}
+        shapes = {name: getattr(getattr(samples, name), "shape", None) for name in (*LISTS, HIDDEN)}
         raise BadInput(reason=f"The samples of request {samples.request_id} have shapes that do not fit: {shapes}.")
 
 
@@ -151,10 +169,10 @@ def require_schema(found: Any) -> None:
     """Raise ValueError for columns that osd does not write, as the file's list of them has no checksum, or
     NewerFormat."""
     written = (found.metadata or {}).get(FORMAT_KEY.encode(), b"1").decode(errors="replace")
-    if written.isdecimal() and int(written) > FORMAT:
-        raise NewerFormat(f"It is of format {written}, and this osd reads up to {FORMAT}.")
-    theirs = {field.name: field.type for field in found}
-    if theirs != {each.name: each.type for each in schema() if each.name in theirs or each.name not in LATER}:
+    if written.isdecimal() and int(written) > FORMAT_WITH_HIDDEN:
+        raise NewerFormat(f"It is of format {written}, and this osd reads up to {FORMAT_WITH_HIDDEN}.")
+    theirs, ours = {field.name: field.type for field in found}, schema(hidden=True)
+    if theirs != {each.name: each.type for each in ours if each.name in theirs or each.name not in LATER}:
         raise ValueError(f"its columns are not a segment's: {', '.join(found.names)}")
 
 
@@ -200,7 +218,7 @@ def _records(found: Any) -> list[RequestSamples]:
     scalars = [whole[name].to_pylist() for name in SCALARS]
     widths = whole["k"].to_pylist()
     targets = whole["target"].to_pylist() if "target" in whole.column_names else [None] * len(widths)
-    kept = {name: dtype for name, dtype in LISTS.items() if name in whole.column_names}
+    kept = {name: dtype for name, dtype in (LISTS | {HIDDEN: np.float32}).items() if name in whole.column_names}
     lists = {name: _split(whole[name], READ.get(name, dtype)) for name, dtype in kept.items()}
     return [
         _to_record(values, {name: arrays[row] for name, arrays in lists.items()}, widths[row], targets[row])
@@ -223,11 +241,24 @@ def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int, target: 
         arrays[name] = arrays[name].reshape(len(arrays["positions"]), k)
     if len(arrays.get("acceptance", ())) != len(arrays["positions"]):
         arrays["acceptance"] = None
+    if len(states := arrays.get(HIDDEN, ())):
+        arrays[HIDDEN] = states.reshape(len(arrays["positions"]), -1)
+    else:
+        arrays[HIDDEN] = None
     return replace(RequestSamples(*values, **arrays), target=target)
 
 
 def shares(batch: Sequence[RequestSamples]) -> Array:
     """Return each request's share of the segment's bytes, by its element count before compression; (requests,), sums to
     1."""
-    raw = np.array([1 + sum(getattr(getattr(s, name), "nbytes", 0) for name in LISTS) for s in batch], np.float64)
+    raw = np.array([1 + _nbytes(s, *LISTS, HIDDEN) for s in batch], np.float64)
     return np.asarray(raw / raw.sum())
+
+
+def hidden_share(samples: RequestSamples) -> float:
+    """Return the part that hidden states have in a request's bytes, by the same count."""
+    return _nbytes(samples, HIDDEN) / (1 + _nbytes(samples, *LISTS, HIDDEN))
+
+
+def _nbytes(samples: RequestSamples, *names: str) -> int:
+    return sum(getattr(getattr(samples, name), "nbytes", 0) for name in names)

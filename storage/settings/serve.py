@@ -49,6 +49,9 @@ class ServeSettings(Section):
     record: Literal["off", "rejected", "verified"] = "verified"
     """What is kept for learning: nothing, the positions that the draft got wrong (as the OSD paper), or every
     verified position."""
+    record_hidden_states: bool = False
+    """Whether the target's last hidden state is kept at each of these positions, two bytes a number before
+    compression (`osd replay stats` says how much that is): what drafts that read hidden states learn from."""
     record_queue_mb: int = Field(default=256, ge=1)
     """Memory for positions that wait to be kept; when it is full, more are dropped and counted."""
     spill_mb: int = Field(default=1024, ge=0)

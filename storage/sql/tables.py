@@ -307,6 +307,8 @@ class SampleRow(Base):
     tokens: Mapped[int]
     positions: Mapped[int]
     bytes: Mapped[int]
+    hidden_bytes: Mapped[int] = mapped_column(server_default=text("0"))
+    """How many of them are the target's hidden states; 0 where those were not kept."""
     holdout: Mapped[bool] = mapped_column(server_default=false())
     claimed_by: Mapped[str | None] = mapped_column(ForeignKey("training_runs.id"), index=True)
     prompt_hash: Mapped[int | None]

@@ -14,7 +14,17 @@ from safetensors.numpy import save_file
 from storage.records import Outcome, RequestSamples
 from storage.store import Store
 
-LISTS = ("tokens", "positions", "kinds", "drafted", "topk_ids", "topk_logprobs", "outside", "acceptance")
+LISTS = (
+    "tokens",
+    "positions",
+    "kinds",
+    "drafted",
+    "topk_ids",
+    "topk_logprobs",
+    "outside",
+    "acceptance",
+    "hidden_states",
+)
 SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
 
 
@@ -38,6 +48,12 @@ def samples(number: int, *, m: int = 3, k: int = 4, prompt: int = 5, **changes: 
         "acceptance": np.where(rng.random(m) < 0.2, np.nan, rng.random(m)).astype(np.float16),
     }
     return RequestSamples(**{**values, **changes})
+
+
+def with_hidden(number: int, *, m: int = 3, width: int = 8, **changes: Any) -> RequestSamples:
+    """The same with the target's hidden states."""
+    states = np.random.default_rng(number).normal(size=(m, width)).astype(np.float16)
+    return samples(number, m=m, hidden_states=states, **changes)
 
 
 def assert_same(left: RequestSamples, right: RequestSamples) -> None:

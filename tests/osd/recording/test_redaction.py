@@ -15,7 +15,7 @@ from osd.recording.redaction import Passage, Redactor, load_hook, redacted
 from storage.errors import BadSetting
 from storage.settings import load_settings
 from storage.store import open_store
-from tests.storage.make import assert_same, samples
+from tests.storage.make import assert_same, samples, with_hidden
 
 
 class Letters:
@@ -40,6 +40,14 @@ def test_changed_tokens_take_their_positions_along():
     assert kept.topk_ids.tolist() == one.topk_ids[[0, 2]].tolist()
     assert len(kept.acceptance) == len(kept.outside) == len(kept.kinds) == len(kept.drafted) == 2
     assert_same(redacted(one, one.tokens.tolist()), one)
+
+
+def test_hidden_states_of_a_text_that_was_changed_are_not_kept():
+    one = with_hidden(0)
+    assert_same(redacted(one, one.tokens.tolist()), one)
+    tokens = one.tokens.copy()
+    tokens[0] = 7  # a token of the prompt: every state behind it knows of it
+    assert redacted(one, tokens.tolist()).hidden_states is None
 
 
 def test_a_pattern_over_the_text_blanks_every_token_that_it_touches():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from storage import records
@@ -20,10 +21,11 @@ from storage.errors import BadInput, SegmentDamaged, StoreError, StoreWriteFaile
 from storage.files import files
 from storage.records import Route
 from storage.replay import segments
+from storage.replay.imports import import_file
 from storage.replay.sweep import GRACE_SECONDS, _take_orphan
 from storage.store import Store
 from tests.storage.conftest import Clock
-from tests.storage.make import add_root, assert_same, at_once, samples
+from tests.storage.make import add_root, assert_same, at_once, samples, with_hidden
 from tests.storage.places import GARBAGE, files_below, segments_of
 
 PLACED = True  # see conftest.py
@@ -109,6 +111,34 @@ def test_stats_add_up(store: Store) -> None:
     assert default.waiting + default.holdout == 8
     assert default.oldest < default.newest < sql.oldest
     assert default.bytes + sql.bytes == segments_of(store).sizes()
+
+
+def test_stats_tell_the_bytes_of_hidden_states_and_an_export_takes_them_along(store: Store, tmp_path: Path) -> None:
+    store.samples.add([samples(0), with_hidden(1, m=50, width=512)])
+    store.samples.add([samples(2, route="sql")])
+    default, sql = store.samples.stats()
+    assert sql.hidden_bytes == 0 < default.hidden_bytes < default.bytes
+    one = len(segments.encode([with_hidden(1, m=50, width=512)])) - len(segments.encode([samples(1, m=50)]))
+    assert default.hidden_bytes == pytest.approx(one, rel=0.1)
+    (read,) = store.samples.read(["r1"])
+    assert_same(read, with_hidden(1, m=50, width=512, created_at=read.created_at))
+    store.samples.export(tmp_path / "all.parquet")
+    kept = {each.request_id: each.hidden_states for each in segments.decode(tmp_path / "all.parquet")}
+    assert [kept[name] is not None for name in ("r0", "r1", "r2")] == [False, True, False]
+    store.samples.export(tmp_path / "sql.parquet", routes=["sql"])
+    assert "hidden_states" not in pq.read_schema(tmp_path / "sql.parquet").names
+
+
+def test_an_import_brings_hidden_states_and_a_purge_takes_them_away(store: Store, tmp_path: Path) -> None:
+    store.samples.add([with_hidden(number, m=50, width=512) for number in (1, 2)])
+    path = store.samples.export(tmp_path / "all.parquet").path
+    store.samples.purge(request_id="r1")
+    (left,) = store.samples.stats()
+    assert store.samples.read(["r1", "r2"])[0].hidden_states is not None
+    store.samples.purge(everything=True)
+    assert import_file(store.samples, path).requests == 2
+    (back,) = store.samples.stats()
+    assert back.hidden_bytes == pytest.approx(2 * left.hidden_bytes, rel=0.2)
 
 
 def test_the_export_is_one_file_in_the_same_format(store: Store, tmp_path: Path) -> None:

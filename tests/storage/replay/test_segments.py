@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from storage.records import RequestSamples
 from storage.replay import segments
 from storage.replay.segment_files import is_held_out, read_segment
 from storage.replay.segment_place import LocalSegments
-from tests.storage.make import assert_same, samples
+from tests.storage.make import assert_same, samples, with_hidden
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 
@@ -38,6 +39,7 @@ def requests(draw: st.DrawFn) -> RequestSamples:
         array(np.int32, n), array(np.int32, m), array(np.uint8, m), array(np.int32, m),
         array(np.int32, m, k), array(np.float16, m, k), array(np.float32, m),
         None if m and draw(st.booleans()) else array(np.float16, m),
+        hidden_states=array(np.float16, m, draw(st.integers(1, 5))) if m and draw(st.booleans()) else None,
     )  # fmt: skip
 
 
@@ -68,6 +70,21 @@ def test_other_tools_see_plain_columns(tmp_path: Path) -> None:
     assert table["k"].to_pylist() == [4, 4]
     np.testing.assert_array_equal(table["topk_ids"][1].as_py(), samples(1).topk_ids.ravel())
     assert {pq.ParquetFile(path).metadata.row_group(0).column(i).compression for i in range(14)} == {"ZSTD"}
+
+
+def test_hidden_states_are_a_column_only_where_they_were_kept() -> None:
+    without = pq.read_table(BytesIO(segments.encode([samples(0)])))
+    some = pq.read_table(BytesIO(segments.encode([samples(0), with_hidden(1)])))
+    assert "hidden_states" not in without.column_names
+    assert [len(row) for row in some["hidden_states"].to_pylist()] == [0, 24]
+    formats = [table.schema.metadata[b"osd.segment"] for table in (without, some)]
+    assert formats == [b"2", b"3"]  # releases that do not know the column say so, and read what lacks it
+
+
+@pytest.mark.parametrize("states", [np.zeros((2, 4), np.float16), np.zeros(3, np.float16)])
+def test_hidden_states_of_other_positions_are_refused(states: Any) -> None:
+    with pytest.raises(BadInput, match="hidden_states"):
+        segments.encode([samples(0, m=3, hidden_states=states)])
 
 
 @pytest.mark.parametrize("name", ["kinds", "drafted", "topk_ids", "topk_logprobs", "outside", "acceptance"])
