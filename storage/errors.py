@@ -11,6 +11,7 @@
     │   ├── RouteWithoutDraft
     │   ├── BadPattern             a route's regular expression
     │   ├── BadExport              a file of `osd replay import`
+    │   ├── FeaturesNotKept        hidden states asked of a store that has none
     │   ├── BadRouteFile           a file of `osd router import`, `teach` or `eval`
     │   └── NeedsYes               a command that asks, where nobody can answer
     ├── NotFound                 a thing asked for by name is not there
@@ -129,6 +130,12 @@ class BadRouteFile(BadInput):
 
 class BadExport(BadInput):
     """{path}: {reason} Nothing was kept."""
+
+
+class FeaturesNotKept(BadInput):
+    """The store has no hidden states that this draft could learn from. {reason} Set learn.teacher = "recompute", so
+    that the target reads the recorded texts again; or serve.record_hidden_states = true with serve.record = "verified",
+    and learn from what is served from then on."""
 
 
 class NeedsYes(BadInput):

@@ -49,6 +49,22 @@ class LearnSettings(Section):
     """Its rank in the output layer, and in the embeddings that are tied to it; 0 leaves them alone."""
     lora_ratio: float = Field(default=8.0, gt=0)
     """Step size of an adapter's factors B as a multiple of that of its A (LoRA+)."""
+    teacher: Literal["recorded", "recompute"] = "recorded"
+    """What a draft learns from. recorded: what serving kept of the target (a draft that reads hidden states needs
+    serve.record_hidden_states for it). recompute: serve.target reads the recorded texts again, and gives its hidden
+    states and whole distributions."""
+    teacher_cache_mb: int = Field(default=1024, ge=0)
+    """Memory for hidden states that were recomputed, for further epochs, the gate and later runs; 0: none."""
+    steps: int = Field(default=3, ge=1, le=16)
+    """Steps that a feature draft is trained and judged on: the first on the target's hidden states, the others on its
+    own (EAGLE-3's training-time test); of Medusa, its heads."""
+    step_weight: float = Field(default=0.8, gt=0, le=1)
+    """λ: step k of them, from 0, weighs λ^k."""
+    feature_weight: float = Field(default=10.0, ge=0)
+    """Weight of EAGLE's regression of the target's features beside the loss."""
+    draft_vocabulary: int | None = Field(default=None, ge=16)
+    """A feature draft proposes only so many tokens, those that its traffic used most, chosen anew for each version; end
+    tokens are always among them. None: all."""
     seed: int = 0
     """Seeds batch order and adapter initialisation."""
     head: Literal["auto", "on", "off"] = "auto"

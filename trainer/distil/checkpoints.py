@@ -21,37 +21,48 @@ from safetensors.torch import load_file, save_model
 from torch import nn
 from transformers import PreTrainedModel
 
+from osd.models.features.base import FeatureDraft
+from osd.models.features.errors import FeatureDraftNotLoaded
+from osd.models.features.files import load_feature_draft, save_feature_draft
+from osd.models.features.target import FeatureTarget
 from osd.models.limits import position_limit
 from osd.models.lora.adapter import BASE_MARK
 from osd.models.lora.merging import adapted, merged, quiet_peft
 from osd.models.lora.tied import tie, ties
 from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights
 from osd.models.writing import stored_dtype, write_full
-from storage.errors import ModelNotLoaded, WeightsDamaged, WrongState
+from storage.errors import BadInput, ModelNotLoaded, WeightsDamaged, WrongState
 from storage.records import DraftVersion
 from storage.settings import LearnSettings
 from storage.store import Store
+from storage.versions.feature_kinds import FEATURE_KINDS
 from storage.versions.weights import MASTER
 
 log = logging.getLogger("osd.trainer")
 
 
-def load_current(store: Store, version: DraftVersion, device: torch.device) -> nn.Module:
-    """Load a version as plain weights that will not be trained; an adapter is merged. Raises WeightsDamaged."""
-    return _load(store, version, merge=True).to(device).requires_grad_(False).train(False)
+def load_current(
+    store: Store, version: DraftVersion, device: torch.device, shared: FeatureTarget | None = None
+) -> nn.Module:
+    """Load a version as plain weights that will not be trained; an adapter is merged. ``shared``: the target, which
+    feature drafts need. Raises WeightsDamaged, and BadInput for a feature draft without it."""
+    return _load(store, version, shared, merge=True).to(device).requires_grad_(False).train(False)
 
 
-def load_trainable(store: Store, version: DraftVersion, learn: LearnSettings, device: torch.device) -> nn.Module:
-    """Load a version for training: all weights, or an adapter over the draft's number 0.
+def load_trainable(
+    store: Store, version: DraftVersion, learn: LearnSettings, device: torch.device, shared: FeatureTarget | None = None
+) -> nn.Module:
+    """Load a version for training: all weights, or an adapter over the draft's number 0. ``shared``: the target, which
+    feature drafts need.
 
     A new adapter starts as no change; an existing one is trained on, with its own rank. Full training
     of an adapter's version merges it first. Raises WeightsDamaged, and WrongState when an adapter is asked
     for over full weights that were trained already: it could not be stored over number 0.
     """
     require_method(version, learn)
-    model = _load(store, version, merge=learn.method == "full")
+    model = _load(store, version, shared, merge=learn.method == "full")
     if learn.method == "full":
-        _go_on_from_master(store, version, cast(PreTrainedModel, model))
+        _go_on_from_master(store, version, model)
         return model.to(device).requires_grad_(True)
     adapter = (model if isinstance(model, PeftModel) else _with_adapter(model, learn)).to(device)
     tie(adapter)
@@ -67,6 +78,8 @@ def require_method(version: DraftVersion, learn: LearnSettings) -> None:
 
 def vocab_size(model: nn.Module) -> int:
     """Return the width of the model's logits."""
+    if isinstance(model, FeatureDraft):
+        return model.vocab_size
     head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
     return int(cast(torch.Tensor, head.weight).shape[0])
 
@@ -89,12 +102,18 @@ def stored_as(model: nn.Module, parent: Path) -> nn.Module:
     return rounded
 
 
-def write_model(model: nn.Module, folder: Path, parent: Path, base: str | None = None) -> None:
-    """Write a candidate: a Hugging Face folder with the parent's tokenizer and number type, or a PEFT folder.
+def write_model(
+    model: nn.Module, folder: Path, parent: Path, base: str | None = None, shared: FeatureTarget | None = None
+) -> None:
+    """Write a candidate: a Hugging Face folder with the parent's tokenizer and number type, a PEFT folder, or that of a
+    feature draft for the target ``shared``.
 
     ``base`` is the digest of the adapter's number 0, stored with the adapter, which fits no other weights.
     """
-    if isinstance(model, PeftModel):
+    if isinstance(model, FeatureDraft):
+        assert shared is not None
+        _write_feature_draft(model, folder, stored_dtype(parent), shared)
+    elif isinstance(model, PeftModel):
         _write_adapter(model, folder, base)
     elif (dtype := stored_dtype(parent)) is torch.float32:
         write_full(model, folder, parent)
@@ -103,7 +122,15 @@ def write_model(model: nn.Module, folder: Path, parent: Path, base: str | None =
         save_model(model, str(folder / MASTER))
 
 
-def _go_on_from_master(store: Store, version: DraftVersion, model: PreTrainedModel) -> None:
+def _write_feature_draft(draft: FeatureDraft, folder: Path, dtype: torch.dtype, shared: FeatureTarget) -> None:
+    if dtype is torch.float32:
+        save_feature_draft(draft, folder, shared)
+        return
+    save_feature_draft(copy.deepcopy(draft).to(dtype), folder, shared)
+    save_model(draft, str(folder / MASTER))
+
+
+def _go_on_from_master(store: Store, version: DraftVersion, model: nn.Module) -> None:
     """Put a version's float32 weights into the model that was read from its own, if rounded they are the same."""
     path = store.versions.master(version)
     if path is None:
@@ -113,7 +140,8 @@ def _go_on_from_master(store: Store, version: DraftVersion, model: PreTrainedMod
         master = load_file(path)
     if master.keys() <= served.keys() and all(torch.equal(t.to(dtype), served[n].to(dtype)) for n, t in master.items()):
         model.load_state_dict(master, strict=False)
-        model.tie_weights()
+        if isinstance(model, PreTrainedModel):
+            model.tie_weights()
     else:
         log.warning(
             "the float32 weights beside %s are not those that it serves; training goes on from what it serves",
@@ -137,9 +165,14 @@ def _write_adapter(model: PeftModel, folder: Path, base: str | None) -> None:
     config.write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
 
 
-def _load(store: Store, version: DraftVersion, *, merge: bool) -> nn.Module:
+def _load(store: Store, version: DraftVersion, shared: FeatureTarget | None, *, merge: bool) -> nn.Module:
     """Load a version; an adapter over its base, ready to be trained, or merged into it."""
     store.versions.verify(version)
+    if version.kind in FEATURE_KINDS:
+        if shared is None:
+            reason = f"{version.id} reads the target's hidden states: without the target it is compared with no other."
+            raise BadInput(reason=reason)
+        return _read_feature_draft(version, store.versions.folder(version), shared)
     if version.kind != "lora":
         return _read(version, store.versions.folder(version))
     root = store.versions.lineage(version.id)[-1]
@@ -148,6 +181,13 @@ def _load(store: Store, version: DraftVersion, *, merge: bool) -> nn.Module:
     folder = store.versions.folder(version)
     with _damage(version):
         return merged(base, folder) if merge else adapted(base, folder)
+
+
+def _read_feature_draft(version: DraftVersion, folder: Path, shared: FeatureTarget) -> FeatureDraft:
+    try:
+        return load_feature_draft(folder, shared).float()
+    except FeatureDraftNotLoaded as error:
+        raise WeightsDamaged(version=version.id, reason=f"they do not load: {error.facts['reason']}") from error
 
 
 def _read(version: DraftVersion, folder: Path) -> PreTrainedModel:

@@ -46,13 +46,20 @@ class TrainingBatch:
     """(m, k) float32"""
     outside: Tensor
     """(m,) float32"""
+    starts: Tensor
+    """(m,) the prompt's last column: the first from which anything is drafted."""
+    features: Tensor | None = None
+    """(b, t, F) what a feature draft reads of the target at each column; a teacher adds it."""
+    rows_logprobs: Tensor | None = None
+    """(m, V) the target's whole distributions, float32, where a teacher has recomputed them."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def to(self, device: torch.device) -> TrainingBatch:
         """Return the same batch on another device."""
-        return replace(self, **{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
+        there = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return replace(self, **{name: value.to(device, non_blocking=True) for name, value in there.items()})
 
 
 def select(samples: RequestSamples, positions: Positions) -> RequestSamples:
@@ -92,6 +99,7 @@ def collate(
         topk_ids=torch.from_numpy(np.concatenate([s.topk_ids for s in samples]).astype(np.int64)),
         topk_logprobs=torch.from_numpy(np.concatenate([s.topk_logprobs for s in samples]).astype(np.float32)),
         outside=torch.from_numpy(np.concatenate([s.outside for s in samples]).astype(np.float32)),
+        starts=torch.repeat_interleave(torch.tensor([s.prompt_len - 1 for s in samples]), torch.tensor(counts)),
     )
 
 
@@ -115,12 +123,6 @@ def plan(
     if seed is not None:
         chance.shuffle(chunks)
     return chunks
-
-
-def batches(samples: Sequence[RequestSamples], batch_tokens: int, seed: int | None = None) -> Iterator[TrainingBatch]:
-    """Yield the batches of :func:`plan`, each collated on demand."""
-    for chunk in plan(samples, batch_tokens, seed):
-        yield collate([samples[i] for i in chunk], chunk)
 
 
 def context_length(samples: RequestSamples) -> int:
@@ -183,7 +185,10 @@ def until(samples: RequestSamples, limit: int) -> RequestSamples:
 def _take(samples: RequestSamples, which: npt.NDArray[np.bool_]) -> RequestSamples:
     kept = ("positions", "kinds", "drafted", "topk_ids", "topk_logprobs", "outside")
     acceptance = None if samples.acceptance is None else samples.acceptance[which]
-    return replace(samples, acceptance=acceptance, **{name: getattr(samples, name)[which] for name in kept})
+    states = None if samples.hidden_states is None else samples.hidden_states[which]
+    return replace(
+        samples, acceptance=acceptance, hidden_states=states, **{name: getattr(samples, name)[which] for name in kept}
+    )
 
 
 def _cut(samples: RequestSamples, k: int) -> RequestSamples:

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from osd.models.limits import ENDLESS
+from storage.errors import FeaturesNotKept
 from storage.records import RequestSamples, TrainingRun
 from storage.settings import GateSettings, LearnSettings
 from storage.store import Store
 from trainer.distil.collate import select, until
+from trainer.distil.teacher import Lessons
 
 WHOLE = 0.05
 """Tolerance for the sum of stored probabilities and the mass outside: float16 rounds; a larger error is another
@@ -72,12 +74,26 @@ class Judges:
         return {"held_out": len(self.held_out), "fresh": len(self.fresh), "trained_on": len(self.trained)}
 
 
-def gather(
-    store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int, positions: int = ENDLESS
-) -> TrainingData:
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """Which requests a draft can learn from."""
+
+    vocab_size: int
+    positions: int = ENDLESS
+    """Positions that it knows."""
+    lessons: Lessons | None = None
+    """What it learns from beside the recorded distributions."""
+
+    def among(self, some: Iterable[RequestSamples]) -> list[RequestSamples]:
+        """Return those of some requests, cut to the positions that the draft knows."""
+        found = usable(some, self.vocab_size, self.positions)
+        return found if self.lessons is None else list(filter(self.lessons.teacher.can_read, found))
+
+
+def gather(store: Store, run: TrainingRun, learn: LearnSettings, readable: Readable) -> TrainingData:
     """Return what the run claimed and ``learn.replay_requests`` of earlier runs, without unusable ones.
 
-    Raises SegmentDamaged.
+    Raises SegmentDamaged, and FeaturesNotKept where hidden states are asked for and no claimed request has any.
     """
     claimed = set(run.request_ids)
     limit = learn.replay_requests + len(claimed)
@@ -85,7 +101,9 @@ def gather(
     replayed = [request for request in earlier if request not in claimed][: learn.replay_requests]
     store.runs.note_replayed(run, replayed)
     new, old = (store.samples.read(ids) for ids in (run.request_ids, replayed))
-    claimed_now, before = (usable(some, vocab_size, positions) for some in (new, old))
+    claimed_now, before = readable.among(new), readable.among(old)
+    if not claimed_now and readable.lessons is not None and usable(new, readable.vocab_size, readable.positions):
+        raise FeaturesNotKept(reason=f"Of {len(new)} requests that wait none has them at every position.")
     unusable = len(new) + len(old) - len(claimed_now) - len(before)
     return TrainingData(claimed_now, before, unusable=unusable)
 
@@ -107,9 +125,8 @@ def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
 
 
 def call_judges(
-    store: Store, draft: str, material: TrainingData, gate: GateSettings, vocab_size: int,
-    positions: int = ENDLESS, tested: int = 0,
-) -> Judges:  # fmt: skip
+    store: Store, draft: str, material: TrainingData, gate: GateSettings, readable: Readable, tested: int = 0
+) -> Judges:
     """Return the newest unseen requests, at most ``gate.requests``, no older than what was trained on.
 
     Where they and the ``tested`` ones, which have judged already, are fewer than ``gate.min_requests``, the newest
@@ -121,7 +138,7 @@ def call_judges(
         store.samples.recent(draft, limit=gate.requests, holdout=False, claimed=False),
     )
     found = (read_since(store, ids, since) for ids in asked)
-    held_out, fresh = (usable(some, vocab_size, positions) for some in found)
+    held_out, fresh = (readable.among(some) for some in found)
     newest = sorted(held_out + fresh, key=lambda s: s.created_at, reverse=True)[: gate.requests]
     chosen = {s.request_id for s in newest}
     lacking = max(0, gate.min_requests - len(newest) - tested)

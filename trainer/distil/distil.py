@@ -10,12 +10,15 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from osd.models.features.base import FeatureDraft
 from storage.records import RequestSamples
 from storage.settings import LearnSettings
 from trainer.distil.collate import TrainingBatch, collate, device_of, plan, select
+from trainer.distil.feature_losses import FeatureLosses
 from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import Schedule, adamw, scale, steps_done
 from trainer.distil.step import ALONE, Alone, Losses, take_step
+from trainer.distil.teacher import Teacher
 
 CURVE = 32
 """Maximum number of points of a loss curve."""
@@ -63,12 +66,14 @@ def distil(
     optimizer: torch.optim.AdamW | None = None,
     slices: MicroBatches | None = None,
     together: Alone = ALONE,
+    teacher: Teacher | None = None,
 ) -> Distilled:
     """Train ``model`` in place on ``samples`` for ``learn.epochs``; only parameters that require a gradient change.
 
     ``optimizer`` continues from earlier runs (:func:`trainer.distil.optimizer.adamw`); by default it is fresh.
     ``slices`` cuts each step's batch, to let others have the device in between. ``together`` shares each batch among
-    processes that all call this with the same arguments.
+    processes that all call this with the same arguments. ``teacher`` adds to the batches what a feature draft reads, or
+    whole distributions.
 
     At least one request must have positions of the kind that ``learn.positions`` names. The model's parameters
     are float32; on a GPU the forward pass runs in bfloat16. Raises NotFinite, and whatever ``between``
@@ -81,7 +86,7 @@ def distil(
     steps = sum(map(len, epochs))
     optimizer = optimizer or adamw(model, learn)
     pace = torch.optim.lr_scheduler.LambdaLR(optimizer, scale(schedule, steps_done(optimizer), steps))
-    losses = together.wrap(Losses(model.train(), learn))
+    losses = together.wrap(_losses(model.train(), learn, teacher))
     means, values = [], []
     step = positions = 0
     for chunks in epochs:
@@ -90,7 +95,7 @@ def distil(
             size = sum(len(chosen[i]) for i in chunk)
             kept, (own, weight) = min(chosen[i].topk_ids.shape[1] for i in chunk), together.share(chunk)
             parts = [own] if slices is None else slices.cut(chosen, own)
-            batches = (_collated(model, chosen, part, kept) for part in parts)
+            batches = (_collated(model, chosen, part, kept, teacher) for part in parts)
             loss = take_step(losses, batches, size, learn.clip_norm, optimizer, together, weight)
             pace.step()
             values.append(loss)
@@ -109,5 +114,16 @@ def loss_curve(losses: Sequence[float], points: int = CURVE) -> tuple[float, ...
     return tuple(round(sum(losses[a:b]) / (b - a), 6) for a, b in pairwise(edges))
 
 
-def _collated(model: nn.Module, chosen: Sequence[RequestSamples], part: Sequence[int], kept: int) -> TrainingBatch:
-    return collate([chosen[i] for i in part], part, kept).to(device_of(model))
+def _losses(model: nn.Module, learn: LearnSettings, teacher: Teacher | None) -> Losses:
+    if not isinstance(model, FeatureDraft):
+        return Losses(model, learn)
+    assert teacher is not None
+    return FeatureLosses(model, learn, teacher.shared)
+
+
+def _collated(
+    model: nn.Module, chosen: Sequence[RequestSamples], part: Sequence[int], kept: int, teacher: Teacher | None
+) -> TrainingBatch:
+    some = [chosen[i] for i in part]
+    batch = collate(some, part, kept)
+    return (batch if teacher is None else teacher.complete(batch, some)).to(device_of(model))

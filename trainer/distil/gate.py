@@ -24,43 +24,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.special import stdtrit
 from torch import nn
 
-from osd.verification.rejection_sampling import expected_acceptance
 from storage.records import RequestSamples, TokenKind
 from storage.settings import GateSettings
-from trainer.distil.collate import batches, device_of, predict
-from trainer.distil.losses import draft_log_probs, target_log_probs
-
-Array = npt.NDArray[np.float64]
-Measure = Literal["expected_acceptance", "agreement"]
-
-SCORING_TOKENS = 4096
-"""Tokens in a scoring batch, padding included."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DraftScores:
-    """A draft's scores, summed over each request's positions; (n,) each."""
-
-    positions: Array
-    expected: Array
-    """Σ_v min(p, q) over the stored tokens."""
-    unknown: Array
-    """min(p_out, q_out), by which the true value may be higher."""
-    agreement: Array
-    """Positions where the draft's first choice is the emitted token."""
-
-    def of(self, measure: Measure) -> Array:
-        """Return the sums of one measure."""
-        return self.expected if measure == "expected_acceptance" else self.agreement
+from trainer.distil.scores import Array, DraftScores, Measure, joined, score
+from trainer.distil.teacher import Lessons
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,34 +79,6 @@ def as_served(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return model if dtype is torch.float32 else copy.deepcopy(model).to(dtype)
 
 
-@torch.inference_mode()
-def score(
-    model: nn.Module, samples: Sequence[RequestSamples], between: Callable[[], None] = lambda: None
-) -> DraftScores:
-    """Score a draft on requests that have positions."""
-    sums = np.zeros((4, len(samples)))
-    for batch in batches(samples, SCORING_TOKENS):
-        logits = predict(model, batch := batch.to(device_of(model)))
-        p = target_log_probs(batch.topk_logprobs, batch.outside, logits.shape[1]).exp()
-        q = draft_log_probs(logits, batch.topk_ids).exp()
-        k = batch.topk_ids.shape[1]
-        columns = (
-            torch.ones_like(batch.outside),
-            expected_acceptance(p[:, :k], q[:, :k]),
-            expected_acceptance(p[:, k:], q[:, k:]),
-            logits.argmax(dim=1) == batch.tokens,
-        )
-        for row, column in zip(sums, columns, strict=True):
-            np.add.at(row, batch.requests.numpy(force=True), column.double().numpy(force=True))
-        between()
-    return DraftScores(*sums)
-
-
-def joined(scores: Sequence[DraftScores]) -> DraftScores:
-    """Concatenate the scores of several sets of requests."""
-    return DraftScores(*(np.concatenate([getattr(each, f.name) for each in scores]) for f in fields(DraftScores)))
-
-
 def compare(positions: Array, before: Array, after: Array, confidence: float) -> Comparison:
     """Return the difference of Σ after / Σ positions and Σ before / Σ positions, from (n,) sums by request.
 
@@ -156,12 +103,13 @@ def hear(
     other: nn.Module,
     judges: Iterable[RequestSamples],
     between: Callable[[], None] = lambda: None,
+    lessons: Lessons | None = None,
 ) -> PairedScores | None:
     """Score both drafts on requests that neither was trained on; None when they have no positions."""
     measure, judges = comparable(judges)
     if not judges:
         return None
-    return PairedScores(measure, score(current, judges, between), score(other, judges, between))
+    return PairedScores(measure, *(score(each, judges, between, lessons) for each in (current, other)))
 
 
 def judge(heard: Sequence[PairedScores | None], gate: GateSettings) -> GateDecision:
@@ -229,6 +177,7 @@ def whole_output(samples: RequestSamples) -> RequestSamples:
         topk_logprobs=np.zeros((m, 1), np.float16),
         outside=np.zeros(m, np.float32),
         acceptance=None,
+        hidden_states=None,
     )
 
 

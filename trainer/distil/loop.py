@@ -25,11 +25,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, cast
 
+import torch
 from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedModel
 
-from osd.hotswap.servable import require_servable
+from osd.hotswap.servable import require_servable, require_servable_features
+from osd.models.features.base import FeatureDraft
+from osd.models.features.target import FeatureTarget
 from osd.models.pair import serving_dtype
 from storage.errors import (
     CannotDecrypt,
@@ -41,17 +44,26 @@ from storage.errors import (
     TrainingFailed,
     WeightsDamaged,
 )
-from storage.records import RunState, TrainingRun
+from storage.records import DraftVersion, RunState, TrainingRun
 from storage.settings import Settings
 from storage.store import Store
 from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, load_trainable, positions_of, stored_as, vocab_size
-from trainer.distil.data import call_judges, gather
+from trainer.distil.data import Readable, call_judges, gather
 from trainer.distil.distil import DistilProgress
+from trainer.distil.draft_vocabulary import follow_traffic
 from trainer.distil.gate import as_served, hear, judge
+from trainer.distil.lessons import learning_of
 from trainer.distil.optimizer import Memory, adamw, moments_of
 from trainer.distil.processes import distil_as_set
-from trainer.distil.publish import reject_abandoned, rejected_on_error, settle, stage, where_to_start
+from trainer.distil.publish import (
+    kind_trained,
+    reject_abandoned,
+    rejected_on_error,
+    settle,
+    stage,
+    where_to_start,
+)
 from trainer.distil.resident import ResidentModels
 from trainer.distil.step import NotFinite
 from trainer.interval import claim_terms
@@ -133,15 +145,18 @@ def _train(
     resident: ResidentModels,
 ) -> TrainingRun:  # fmt: skip
     """Train, judge and settle a claimed run."""
-    learn, device = settings.learn, training_device(settings.trainer)
+    device = training_device(settings.trainer)
     reject_abandoned(store, run)
     parent = store.versions.get(run.parent)
+    learn = learning_of(settings.learn, parent)
+    lessons = resident.teachers.lessons(store, settings, parent, device)
+    shared = None if lessons is None else lessons.teacher.shared
     start = where_to_start(store, run, learn.method)
     candidate = resident.take_trained(start, device)
     if candidate is None or isinstance(candidate, PeftModel) is not (learn.method == "lora"):
-        candidate = load_trainable(store, start, learn, device)
-    reads = vocab_size(candidate), positions_of(candidate)
-    material = gather(store, run, learn, *reads)
+        candidate = load_trainable(store, start, learn, device, shared)
+    readable = Readable(vocab_size(candidate), positions_of(candidate), lessons)
+    material = gather(store, run, learn, readable)
     facts: dict[str, Any] = {"started_from": start.id, **material.counts}
     if not material.positions(learn):
         reason = f"none of the requests has {learn.positions} positions to learn from"
@@ -151,33 +166,55 @@ def _train(
         lease.keep()
         watcher(progress)
 
-    root = store.versions.folder(store.versions.lineage(parent.id)[-1])
     kept = store.versions.folder(parent)  # a version is stored in its parent's number type
-    served = partial(as_served, dtype=serving_dtype(settings.serve, root))
-    current = resident.serving(parent, device) or served(load_current(store, parent, device))
+    served = partial(as_served, dtype=_dtype_served(store, settings, parent, candidate, shared))
+    current = resident.serving(parent, device) or served(load_current(store, parent, device, shared))
     # a request judges before it is trained on: what serves against the line of training so far
     known = start.id != parent.id
-    first = hear(current, served(stored_as(candidate, kept)), material.claimed, lease.keep) if known else None
+    judged = served(stored_as(candidate, kept)) if known else None
+    first = hear(current, judged, material.claimed, lease.keep, lessons) if judged else None
+    if isinstance(candidate, FeatureDraft) and shared is not None:
+        facts |= follow_traffic(store, run.draft, candidate, shared, learn.draft_vocabulary)
     optimizer = adamw(candidate, learn, memory.recall(run.draft, start.id))
-    done = distil_as_set(candidate, material.all, learn, between, optimizer, settings.trainer, lease.keep)
+    teacher = None if lessons is None else lessons.teacher
+    done = distil_as_set(candidate, material.all, learn, between, optimizer, settings.trainer, lease.keep, teacher)
     facts |= asdict(done)
     lease.keep()
     facts["paused_seconds"] = round(lease.paused, 2)
-    version = stage(store, run, candidate, learn.method, facts)
+    version = stage(store, run, candidate, kind_trained(parent, learn.method), facts, shared)
 
     with rejected_on_error(store, version):
         tested = len(material.claimed) if first else 0
-        judges = call_judges(store, run.draft, material, settings.gate, *reads, tested)
+        judges = call_judges(store, run.draft, material, settings.gate, readable, tested)
         stored = stored_as(candidate, kept).train(False)
-        verdict = judge([first, hear(current, served(stored), judges.all, lease.keep)], settings.gate)
+        second = hear(current, served(stored), judges.all, lease.keep, lessons)
+        verdict = judge([first, second], settings.gate)
         verdict.evidence.update(judges.counts, tested_first=tested)
         lease.renew()
         memory.keep(run.draft, version.id, moments_of(optimizer))
-        proof = partial(require_servable, store, version, cast(PreTrainedModel, stored))
+        proof = partial(_prove, store, version, stored, shared)
         ended = settle(store, run, version, verdict, facts | {"evidence": verdict.evidence}, proof)
         serving = (version.id, _copied(served(stored), candidate)) if verdict.better else (parent.id, current)
         resident.keep(run.draft, serving, (version.id, candidate))
         return ended
+
+
+def _dtype_served(
+    store: Store, settings: Settings, parent: DraftVersion, candidate: nn.Module, shared: FeatureTarget | None
+) -> torch.dtype:
+    """Return the type of number that servers compute the draft in; a feature draft is computed in its target's."""
+    if isinstance(candidate, FeatureDraft) and shared is not None:
+        return shared.head.weight.dtype
+    return serving_dtype(settings.serve, store.versions.folder(store.versions.lineage(parent.id)[-1]))
+
+
+def _prove(store: Store, version: DraftVersion, judged: nn.Module, shared: FeatureTarget | None) -> None:
+    """Load what is to be published as servers do, and compare it with what the gate measured."""
+    if isinstance(judged, FeatureDraft):
+        assert shared is not None
+        require_servable_features(store, version, judged, shared)
+    else:
+        require_servable(store, version, cast(PreTrainedModel, judged))
 
 
 def _copied(served: nn.Module, candidate: nn.Module) -> nn.Module | None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -57,6 +58,13 @@ def draft_log_probs(logits: Tensor, topk_ids: Tensor, temperature: float = 1.0) 
         return scaled.gather(1, topk_ids).log_softmax(dim=1)
     coarse: Tensor = _CoarseLogits.apply(scaled, topk_ids)  # type: ignore[no-untyped-call]
     return coarse.log_softmax(dim=1)
+
+
+def fitted(log_probs: Tensor, vocab_size: int) -> Tensor:
+    """Return whole distributions (m, V) over a draft's ids, (m, v): ids that only one of them knows are padding, which
+    says nothing."""
+    more = vocab_size - log_probs.shape[1]
+    return F.pad(log_probs, (0, more), value=LOWEST_LOGPROB) if more > 0 else log_probs[:, :vocab_size]
 
 
 class _CoarseLogits(torch.autograd.Function):

@@ -32,6 +32,7 @@ from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import moments_of, resume
 from trainer.distil.rank_files import RankTask, pack, read_result, write_task
 from trainer.distil.step import NotFinite
+from trainer.distil.teacher import Teacher
 
 LOOK_SECONDS = 0.5
 """Seconds between looks whether the processes live, while a step is computed."""
@@ -39,15 +40,15 @@ LOOK_SECONDS = 0.5
 
 def distil_as_set(
     model: nn.Module, samples: Sequence[RequestSamples], learn: LearnSettings, between: Between,
-    optimizer: torch.optim.AdamW, settings: TrainerSettings, keep: Callable[[], None],
+    optimizer: torch.optim.AdamW, settings: TrainerSettings, keep: Callable[[], None], teacher: Teacher | None = None,
 ) -> Distilled:  # fmt: skip
-    """Distil on the devices that the settings name; ``keep`` is called often. Raises as
-    :func:`trainer.distil.distil.distil`, and BadSetting where there are fewer devices than processes."""
+    """Distil on the devices that the settings name, with a teacher on the first alone; ``keep`` is called often. Raises
+    as :func:`trainer.distil.distil.distil`, and BadSetting where there are fewer devices than processes."""
     places = training_places(settings)
-    if len(places) > 1:
+    if len(places) > 1 and teacher is None:
         return distil_in_processes(model, samples, learn, between, optimizer, places, shard=settings.shard, keep=keep)
     slices = MicroBatches(settings.slice_ms / 1000, keep) if settings.gives_way else None
-    return distil(model, samples, learn, between, optimizer=optimizer, slices=slices)
+    return distil(model, samples, learn, between, optimizer=optimizer, slices=slices, teacher=teacher)
 
 
 def distil_in_processes(

@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import nn
 
+from osd.models.features.target import FeatureTarget
 from storage.errors import OsdError
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.store import Store
+from storage.versions.feature_kinds import FEATURE_KINDS
 from trainer.distil.checkpoints import write_model
 from trainer.distil.gate import GateDecision
 from trainer.distil.provenance import provenance
@@ -19,18 +21,27 @@ RECENT = 10
 """Number of runs in which to look for one that was judged."""
 
 
-def stage(store: Store, run: TrainingRun, model: nn.Module, kind: str, result: Mapping[str, Any]) -> DraftVersion:
-    """Write the trained model as this run's CANDIDATE. Raises StoreWriteFailed, with nothing left on the disk."""
+def stage(
+    store: Store, run: TrainingRun, model: nn.Module, kind: str, result: Mapping[str, Any],
+    shared: FeatureTarget | None = None,
+) -> DraftVersion:  # fmt: skip
+    """Write the trained model as this run's CANDIDATE; a feature draft is one for the target ``shared``. Raises
+    StoreWriteFailed, with nothing left on the disk."""
     parent, base = store.versions.folder(store.versions.get(run.parent)), store.versions.lineage(run.parent)[-1].digest
     facts = provenance(dict(run.settings), holder=run.holder, distilled=dict(result))
     return store.versions.stage(
         run.draft,
         run.parent,
         kind,
-        lambda folder: write_model(model, folder, parent, base),
+        lambda folder: write_model(model, folder, parent, base, shared),
         run_id=run.id,
         provenance=facts,
     )
+
+
+def kind_trained(parent: DraftVersion, method: str) -> str:
+    """Return the kind of version that training of a draft makes: ``method``'s, or the feature draft's own."""
+    return parent.kind if parent.kind in FEATURE_KINDS else method
 
 
 def where_to_start(store: Store, run: TrainingRun, method: str) -> DraftVersion:
@@ -45,7 +56,7 @@ def where_to_start(store: Store, run: TrainingRun, method: str) -> DraftVersion:
         return parent
     last = store.versions.get(ended[0].version)
     judged = last.state is VersionState.REJECTED and last.evidence.get("worse") is False
-    goes_on = judged and last.parent == parent.id and last.kind == method
+    goes_on = judged and last.parent == parent.id and last.kind == kind_trained(parent, method)
     return last if goes_on else parent
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from osd.models.lora.tied import tie
 from storage.records import DraftVersion
+from trainer.distil.lessons import TeacherShelf
 
 MB = 1 << 20
 Kept = tuple[str, nn.Module | None]
@@ -38,6 +39,8 @@ class ResidentModels:
     """The drafts' models, the one trained longest ago first. Used by one thread."""
 
     limit_mb: int = 0
+    teachers: TeacherShelf = field(default_factory=TeacherShelf)
+    """The target that teaches, which does not count towards the limit."""
     _kept: OrderedDict[str, _Models] = field(default_factory=OrderedDict)
 
     def serving(self, version: DraftVersion, device: torch.device) -> nn.Module | None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from osd.models.lora.tied import gather, ties
 from storage.settings import LearnSettings
 from trainer.distil.collate import TrainingBatch, predict
-from trainer.distil.losses import distance, draft_log_probs, target_log_probs
+from trainer.distil.losses import distance, draft_log_probs, fitted, target_log_probs
 from trainer.distil.sharded import whole
 
 
@@ -35,9 +35,12 @@ class Losses(nn.Module):
 
     def forward(self, batch: TrainingBatch) -> Tensor:
         """Return the sum of the distances at the batch's positions."""
-        logits = predict(self.model, batch)
-        log_p = target_log_probs(batch.topk_logprobs, batch.outside, logits.shape[1], self._temperature)
-        return self._measure(log_p, draft_log_probs(logits, batch.topk_ids, self._temperature)).sum()
+        logits, temperature = predict(self.model, batch), self._temperature
+        if batch.rows_logprobs is not None:
+            rows = fitted(batch.rows_logprobs, logits.shape[1])
+            return self._measure(*((each / temperature).log_softmax(1) for each in (rows, logits))).sum()
+        log_p = target_log_probs(batch.topk_logprobs, batch.outside, logits.shape[1], temperature)
+        return self._measure(log_p, draft_log_probs(logits, batch.topk_ids, temperature)).sum()
 
 
 class Alone:

@@ -11,8 +11,10 @@ from storage.errors import BadInput, UnknownDraft
 from storage.names import draft_of
 from storage.records import DraftVersion, RequestSamples
 from storage.store import Store
+from storage.versions.feature_kinds import FEATURE_KINDS
 from trainer.distil.checkpoints import load_current
-from trainer.distil.gate import comparable, score
+from trainer.distil.gate import comparable
+from trainer.distil.scores import score
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,9 @@ def _currents(store: Store, drafts: Sequence[str] | None) -> list[DraftVersion]:
     found = []
     for draft in sorted({draft for route in store.routes.list() for draft in route.drafts}):
         try:
-            found.append(store.versions.current(draft, store.targets.newest()))
+            version = store.versions.current(draft, store.targets.newest())
         except UnknownDraft:
             continue
+        if version.kind not in FEATURE_KINDS:  # those need the target to be compared
+            found.append(version)
     return found

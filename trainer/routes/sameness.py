@@ -12,7 +12,8 @@ from storage.records import RequestSamples
 from storage.settings import GateSettings
 from storage.store import Store
 from trainer.distil.checkpoints import load_current
-from trainer.distil.gate import Comparison, comparable, compare, score
+from trainer.distil.gate import Comparison, comparable, compare
+from trainer.distil.scores import score
 
 MARGIN = 0.02
 """Acceptance that a route may lose by a merge."""

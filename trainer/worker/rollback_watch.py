@@ -14,15 +14,17 @@ with probability 1 − watch_confidence at most.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.store import Store
 from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, positions_of, vocab_size
-from trainer.distil.data import usable
-from trainer.distil.gate import Comparison, comparable, compare, score
+from trainer.distil.data import Readable
+from trainer.distil.gate import Comparison, comparable, compare
+from trainer.distil.lessons import TeacherShelf
+from trainer.distil.scores import score
 
 log = logging.getLogger("osd.trainer")
 
@@ -38,6 +40,8 @@ class RollbackWatch:
     store: Store
     settings: Settings
     draft: str
+    teachers: TeacherShelf = field(default_factory=TeacherShelf)
+    """The targets that this process's runs learn from."""
     looks: int = 0
     """Number of looks taken at ``watched``."""
     watched: str | None = None
@@ -93,9 +97,12 @@ class RollbackWatch:
 
     def _compare(self, current: DraftVersion, parent: DraftVersion, requests: list[str]) -> Comparison:
         device = training_device(self.settings.trainer)
-        now, then = (load_current(self.store, version, device) for version in (current, parent))
-        measure, judges = comparable(usable(self.store.samples.read(requests), vocab_size(now), positions_of(now)))
-        after, before = score(now, judges), score(then, judges)
+        lessons = self.teachers.lessons(self.store, self.settings, current, device)
+        shared = None if lessons is None else lessons.teacher.shared
+        now, then = (load_current(self.store, version, device, shared) for version in (current, parent))
+        readable = Readable(vocab_size(now), positions_of(now), lessons)
+        measure, judges = comparable(readable.among(self.store.samples.read(requests)))
+        after, before = (score(draft, judges, lessons=lessons) for draft in (now, then))
         level = (1 - self.settings.gate.watch_confidence) / 2**self.looks
         return compare(after.positions, after.of(measure), before.of(measure), 1 - level)
 

@@ -127,7 +127,7 @@ class TrainingSchedule:
         if hold := self.store.decisions.holds().get(draft):
             self._tell(draft, f"no training: {draft} is {hold.words}; `osd drafts resume {draft}` lets it learn again")
             return None
-        watch = self._watches.setdefault(draft, RollbackWatch(self.store, self.settings, draft))
+        watch = self._watches.setdefault(draft, RollbackWatch(self.store, self.settings, draft, self.resident.teachers))
         watch.look()
         if self._is_resting(draft):
             return None

@@ -13,7 +13,7 @@ import trainer.distil.step
 from storage.records import RequestSamples, TokenKind
 from storage.settings import LearnSettings
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
-from trainer.distil.collate import TrainingBatch, batches, collate, context_length, plan, predict, select, until
+from trainer.distil.collate import TrainingBatch, collate, context_length, plan, predict, select, until
 from trainer.distil.data import usable
 from trainer.distil.distil import distil
 
@@ -78,7 +78,8 @@ def test_a_request_longer_than_the_budget_is_a_batch_of_its_own() -> None:
 
 def test_indices_survive_the_shuffle() -> None:
     samples = [samples_of([i] * (6 + i), [4, 5]) for i in range(2, 30)]
-    for batch in batches(samples, 64, seed=3):
+    for chunk in plan(samples, 64, seed=3):
+        batch = collate([samples[i] for i in chunk], chunk)
         assert batch.input_ids[batch.rows, 0].tolist() == [int(samples[i].tokens[0]) for i in batch.requests]
 
 

@@ -9,7 +9,7 @@ from storage.records import TokenKind
 from storage.settings import LearnSettings
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
 from trainer.distil.distil import CURVE, DistilProgress, distil, loss_curve
-from trainer.distil.gate import score
+from trainer.distil.scores import score
 from trainer.distil.step import NotFinite
 
 

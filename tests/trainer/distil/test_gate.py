@@ -23,9 +23,9 @@ from trainer.distil.gate import (
     hear,
     judge,
     only_mistakes,
-    score,
     whole_output,
 )
+from trainer.distil.scores import score
 
 
 def full(model: torch.nn.Module, target: torch.nn.Module, tokens: list[int], positions: list[int]) -> float:

@@ -18,9 +18,10 @@ from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
 from trainer.distil.checkpoints import load_current
-from trainer.distil.gate import GateDecision, score
+from trainer.distil.gate import GateDecision
 from trainer.distil.loop import run_once
 from trainer.distil.publish import where_to_start
+from trainer.distil.scores import score
 
 CPU = torch.device("cpu")
 

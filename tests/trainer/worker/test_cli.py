@@ -15,7 +15,7 @@ from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, configured
 from trainer.__main__ import app
-from trainer.distil.gate import score
+from trainer.distil.scores import score
 from trainer.worker.ping import ping
 
 

@@ -20,7 +20,7 @@ from tests.trainer.conftest import Traffic
 from tests.trainer.distil.test_loop import changed
 from tests.trainer.models import VOCAB, answers, random_prompts, tiny_llama
 from trainer.distil.distil import distil
-from trainer.distil.gate import score
+from trainer.distil.scores import score
 from trainer.worker.rollback_watch import RollbackWatch
 
 N = 10

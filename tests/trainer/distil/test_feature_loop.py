@@ -1,0 +1,168 @@
+"""Feature drafts through the whole learning half: claimed, taught, gated by chains on held-out texts, published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from osd.models.features.files import load_feature_draft, save_feature_draft
+from osd.models.features.new import new_feature_draft
+from osd.models.features.target import FeatureTarget
+from osd.models.model_digest import model_digest
+from storage.errors import BadSetting, FeaturesNotKept
+from storage.records import RequestSamples, RunState, TrainingRun, new_id, now
+from storage.replay.segment_files import is_held_out
+from storage.settings import Settings
+from storage.store import Store
+from tests.trainer.conftest import HOLDOUT
+from tests.trainer.feature_drafts import KINDS, answered, tiny_target, with_states
+from trainer.distil.loop import run_once
+from trainer.distil.resident import ResidentModels
+
+
+@pytest.fixture(scope="module")
+def all_texts() -> list[RequestSamples]:
+    """What the target says to 90 prompts, with its hidden states."""
+    target = tiny_target()
+    return with_states(target, answered(target, 90, 12))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> FeatureTarget:
+    folder = tmp_path / "target"
+    module = tiny_target()
+    module.save_pretrained(folder)
+    return FeatureTarget(module, str(folder), model_digest(folder))
+
+
+@pytest.fixture
+def taught(settings: Settings, target: FeatureTarget) -> Settings:
+    """Settings of a trainer whose target teaches."""
+    return settings.changed(serve={"target": target.name}, learn={"teacher": "recompute", "steps": 3, "epochs": 8})
+
+
+def register(store: Store, target: FeatureTarget, folder: Path, kind: str) -> None:
+    """Make a draft of random weights number 0 of ``default``."""
+    save_feature_draft(new_feature_draft(kind, target, heads=3), folder, target)  # type: ignore[arg-type]
+    store.versions.register_root("default", folder, target=target.digest)
+
+
+def send(store: Store, target: FeatureTarget, some: Sequence[RequestSamples], held_out: bool, count: int) -> None:
+    """Put requests of one side of the split into the store."""
+    chosen = [each for each in some if is_held_out(each, HOLDOUT) == held_out][:count]
+    assert len(chosen) == count
+    store.samples.add([replace(s, request_id=new_id(), created_at=now(), target=target.digest) for s in chosen])
+
+
+def trained(store: Store, settings: Settings, resident: ResidentModels | None = None) -> TrainingRun:
+    run = run_once(store, settings, "default", "me", resident=resident)
+    assert run is not None
+    return run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_of_random_weights_learns_from_what_the_target_reads_again(
+    store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path, kind: str
+) -> None:
+    register(store, target, tmp_path / "zero", kind)
+    plain = [replace(s, hidden_states=None) for s in all_texts]
+    send(store, target, plain, held_out=False, count=60), send(store, target, plain, held_out=True, count=5)
+    run = trained(store, taught)
+    assert run.state is RunState.PUBLISHED, run.result
+    version = store.versions.current("default")
+    assert (version.kind, version.number) == (kind, 1)
+    evidence = version.evidence
+    assert evidence["held_out"] == 5 and evidence["trained_on"] == 0
+    assert evidence["after"] > evidence["before"] + 0.02 and evidence["unknown_after"] == 0.0
+    loaded = load_feature_draft(store.versions.folder(version), target)
+    assert loaded.kind == kind and not (store.versions.folder(version) / "embed_tokens.safetensors").exists()
+    size = sum(path.stat().st_size for path in store.versions.folder(version).glob("*.safetensors"))
+    assert size < loaded.weight_bytes + 8192, "the target's embeddings and output layer are never written"
+
+
+def test_runs_go_on_from_each_other_with_models_and_readings_in_memory(
+    store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path
+) -> None:
+    register(store, target, tmp_path / "zero", "eagle")
+    resident = ResidentModels(limit_mb=64)
+    send(store, target, all_texts, held_out=True, count=5)
+    for begin in (0, 20):
+        send(store, target, all_texts[begin:], held_out=False, count=16)
+        assert trained(store, taught, resident).state is RunState.PUBLISHED
+    second = store.versions.current("default")
+    assert second.number == 2 and second.parent is not None
+    assert second.evidence["after"] > second.evidence["before"]
+    assert store.runs.list("default", limit=1)[0].result["started_from"] == second.parent
+
+
+def test_recorded_hidden_states_teach_without_the_targets_layers(
+    store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path
+) -> None:
+    register(store, target, tmp_path / "zero", "medusa")
+    send(store, target, all_texts, held_out=False, count=60), send(store, target, all_texts, held_out=True, count=5)
+    resident = ResidentModels(limit_mb=64)
+    run = trained(store, taught.changed(learn={"teacher": "recorded"}), resident)
+    evidence = run.result["evidence"]
+    assert evidence["after"] > evidence["before"] and evidence["unknown_after"] > 0, run.result
+    shared = resident.teachers._shared
+    assert shared is not None and not list(shared.module.model.layers.parameters())
+
+
+def test_features_asked_of_a_store_that_has_none(
+    store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path
+) -> None:
+    register(store, target, tmp_path / "zero", "eagle")
+    send(store, target, [replace(s, hidden_states=None) for s in all_texts], held_out=False, count=8)
+    with pytest.raises(FeaturesNotKept, match=r"serve\.record_hidden_states"):
+        run_once(store, taught.changed(learn={"teacher": "recorded"}), "default", "me")
+    (failed,) = store.runs.list("default")
+    assert failed.state is RunState.FAILED and "serve.record_hidden_states" in failed.result["reason"]
+    assert trained(store, taught).state in (RunState.PUBLISHED, RunState.REJECTED)  # the requests were free again
+
+
+def test_another_target_or_none_is_refused_by_name(
+    store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path
+) -> None:
+    register(store, target, tmp_path / "zero", "eagle")
+    send(store, target, all_texts, held_out=False, count=8)
+    tiny_target(seed=5).save_pretrained(tmp_path / "other")
+    with pytest.raises(BadSetting, match=r"serve.target.*is about the target"):
+        run_once(store, taught.changed(serve={"target": str(tmp_path / "other")}), "default", "me")
+    with pytest.raises(BadSetting, match=r"serve\.target"):
+        run_once(store, taught.changed(serve={"target": None}), "default", "me")
+    with pytest.raises(BadSetting, match=r"learn\.positions"):
+        run_once(store, taught.changed(learn={"teacher": "recorded", "positions": "rejected"}), "default", "me")
+
+
+def test_an_ordinary_draft_may_learn_from_whole_distributions(
+    drafted: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples]
+) -> None:
+    send(drafted, target, all_texts, held_out=False, count=30), send(drafted, target, all_texts, held_out=True, count=5)
+    drafted.targets.arrive(str(target.digest), "target")
+    run = trained(drafted, taught)
+    assert run.state is RunState.PUBLISHED, run.result
+    assert drafted.versions.current("default").evidence["unknown_after"] == 0.0
+
+
+def test_the_draft_vocabulary_is_chosen_anew_for_each_version(
+    store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path
+) -> None:
+    register(store, target, tmp_path / "zero", "eagle")
+    send(store, target, all_texts, held_out=True, count=5)
+    maps = []
+    for begin, size in ((0, 20), (20, 24), (0, None)):
+        send(store, target, all_texts[begin:], held_out=False, count=16)
+        run = trained(store, taught.changed(learn={"draft_vocabulary": size}))
+        maps.append(load_feature_draft(store.versions.folder(store.versions.get(str(run.version))), target).token_map)
+    assert [None if each is None else len(each) for each in maps] == [20, 24, None]
+    ends = {1}
+    used = np.concatenate([s.tokens[s.prompt_len :] for s in all_texts])
+    counts = np.bincount(used, minlength=48)
+    assert ends <= set(maps[0].tolist())
+    assert counts[maps[1]].sum() > 0.8 * counts.sum()
+    assert torch.equal(maps[1], maps[1].sort().values)
