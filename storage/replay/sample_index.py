@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.names import draft_of
+from storage.records import RequestSamples
+from storage.replay.segment_files import is_held_out, prompt_hash
 from storage.sql.tables import RouteRow, SampleRow
 
 CHUNK = 5_000
@@ -47,6 +49,27 @@ class ReplayStats:
     """Requests never trained on."""
     set_aside: int
     """Requests that runs no longer take, see :mod:`storage.sql.suspects`."""
+
+
+def row_of(
+    place: Mapping[str, Any], samples: RequestSamples, divergence: float | None, holdout: float
+) -> dict[str, Any]:
+    """Return the columns of a request that was written at a place (:class:`storage.replay.segment_files.NewSegment`).
+    ``holdout``: the share of prompts that are held out."""
+    return {
+        **place,
+        "route": samples.route,
+        "tenant": samples.tenant,
+        "draft_version": samples.draft_version,
+        "created_at": samples.created_at,
+        "prompt_len": samples.prompt_len,
+        "tokens": len(samples.tokens),
+        "positions": len(samples),
+        "holdout": is_held_out(samples, holdout),
+        "prompt_hash": prompt_hash(samples),
+        "divergence": divergence,
+        "target": samples.target,
+    }
 
 
 def waiting(session: Session, draft: str, usable: ColumnElement[bool]) -> Waiting:

@@ -7,7 +7,7 @@ does (:mod:`storage.replay.sample_index`): training runs claim them, and their r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -24,7 +24,7 @@ from storage.replay.exports import Exported, write_export
 from storage.replay.forgotten import Finished, forgotten, take_turns
 from storage.replay.purge import Purged, Purger
 from storage.replay.sample_index import ReplayStats, Waiting, chunks, of_draft
-from storage.replay.segment_files import NewSegment, is_held_out, prompt_hash, read_segment, write_segment
+from storage.replay.segment_files import NewSegment, read_segment, write_segment
 from storage.replay.segment_place import LocalSegments, SegmentPlace
 from storage.replay.sweep import Swept, sweep_segments
 from storage.routes.route_names import under_present_names
@@ -99,23 +99,8 @@ class SampleStore:
                 raise ForgottenRequest(reason="some of it was forgotten")
             named = under_present_names(session, batch)
             new.enter(session)
-            session.execute(insert(INDEX), list(map(self._row, new.requests, named, divergence.of_requests(named))))
-
-    def _row(self, place: Mapping[str, Any], samples: RequestSamples, apart: float | None) -> dict[str, Any]:
-        return {
-            **place,
-            "route": samples.route,
-            "tenant": samples.tenant,
-            "draft_version": samples.draft_version,
-            "created_at": samples.created_at,
-            "prompt_len": samples.prompt_len,
-            "tokens": len(samples.tokens),
-            "positions": len(samples),
-            "holdout": is_held_out(samples, self._holdout),
-            "prompt_hash": prompt_hash(samples),
-            "divergence": apart,
-            "target": samples.target,
-        }
+            row = partial(sample_index.row_of, holdout=self._holdout)
+            session.execute(insert(INDEX), list(map(row, new.requests, named, divergence.of_requests(named))))
 
     def read(self, request_ids: Sequence[str]) -> list[RequestSamples]:
         """Return the samples of these requests in the order asked, skipping purged and unknown ones.
