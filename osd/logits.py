@@ -20,6 +20,8 @@ class RaggedLogits(NamedTuple):
     """(N, V) logits, row after row."""
     begins: Sequence[int]
     """(B,) the first line of each row."""
+    hidden: Tensor | None = None
+    """(N, D) the hidden states that the lines come from, after the final norm; None where nobody keeps them."""
 
     @classmethod
     def of(cls, logits: Tensor) -> RaggedLogits:

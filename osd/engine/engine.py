@@ -83,6 +83,7 @@ class Engine:
         if settings.serve.cache_mb is not None:
             with torch.inference_mode():
                 self.target.bound(settings.serve.cache_mb << 20)
+        self.target.cache.wants_embedding = recorder is not None and settings.serve.record_hidden_states
         self.reading = PrefillQueue(self.admission, self.target, settings.serve, self.stats)
         self.drafter.read_as(settings.serve)
         drafting = make_drafting(pair, settings, self.drafter, self.target, proposer)

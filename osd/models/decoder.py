@@ -85,7 +85,9 @@ class Decoder:
         """Feed the first ``counts[i]`` of tokens (B, T) to each of the first rows, from position ``starts[i]`` on, and
         return their logits; with a layout they are trees, whose roots stand there."""
         self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
-        return _scored(self._pass(tokens, PassInput(0, starts, counts, layout), None), tokens.shape[1], counts)
+        scored = _scored(self._pass(tokens, PassInput(0, starts, counts, layout), None), tokens.shape[1], counts)
+        hidden = self.cache.embedding if self.cache.wants_embedding else None
+        return scored if hidden is None else scored._replace(hidden=hidden.flatten(0, 1))
 
     def _pass(self, tokens: torch.Tensor, fed: PassInput, last: torch.Tensor | None) -> torch.Tensor:
         """Return the logits, (1, N, V) where it is packed, by the compiled pass where there is one that takes these

@@ -47,11 +47,12 @@ class SampleAssembler:
 def _joined(blocks: Sequence[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
-    spans, kept, chances = zip(*blocks, strict=True)
+    spans, kept, chances, hidden = zip(*blocks, strict=True)
     owners = [owner for some in spans for owner in some.owners]
     columns = [np.concatenate(column) for column in list(zip(*spans, strict=True))[1:]]
     widths = [np.concatenate(column) for column in zip(*kept, strict=True)]
-    return Block(Spans(owners, *columns), TopKLogprobs(*widths), np.concatenate(chances))
+    states = None if any(some is None for some in hidden) else np.concatenate(hidden)
+    return Block(Spans(owners, *columns), TopKLogprobs(*widths), np.concatenate(chances), states)
 
 
 def _picked(block: Block, order: Ints) -> Block:
@@ -62,7 +63,8 @@ def _picked(block: Block, order: Ints) -> Block:
     at = runs(begins[order], spans.lengths)
     # take, unlike [], releases the interpreter
     kept = TopKLogprobs(*(np.take(array, at, axis=0) for array in block.kept))  # type: ignore[arg-type]
-    return Block(spans, kept, np.take(block.chances, at))
+    states = None if block.hidden is None else np.take(block.hidden, at, axis=0)
+    return Block(spans, kept, np.take(block.chances, at), states)
 
 
 def _samples(
@@ -101,6 +103,7 @@ def _samples(
             outside=kept.outside[mine],
             acceptance=acceptance[mine],
             target=target,
+            hidden_states=None if block.hidden is None else block.hidden[mine],
         )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from storage.records import TokenKind
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+HiddenStates = npt.NDArray[np.float16]
 ACCEPTED, REJECTED, UNDRAFTED = (int(kind) for kind in (TokenKind.ACCEPTED, TokenKind.REJECTED, TokenKind.UNDRAFTED))
 
 
@@ -88,6 +90,8 @@ class Block(NamedTuple):
     kept: TopKLogprobs
     chances: Floats
     """(m,) min(1, p/q) there; NaN where it follows from the kinds, as in a greedy batch."""
+    hidden: HiddenStates | None = None
+    """(m, D) the target's hidden states; None where they are not kept."""
 
 
 class PendingBlock(NamedTuple):
@@ -98,10 +102,18 @@ class PendingBlock(NamedTuple):
     """The target's top k, see :func:`osd.recording.topk.launched`."""
     chances: Tensor | None
     """(m,) min(1, p/q); None for NaN everywhere."""
+    hidden: Tensor | None = None
+    """(m, D) float16, see :class:`Block`."""
 
     def block(self) -> Block:
         """Wait for the device and return the block."""
-        return Block(self.spans, on_host(*self.kept), _known(self.chances, int(self.spans.lengths.sum())))
+        hidden = None if self.hidden is None else self.hidden.cpu().numpy()
+        return Block(self.spans, on_host(*self.kept), _known(self.chances, int(self.spans.lengths.sum())), hidden)
+
+    @property
+    def bytes(self) -> int:
+        """Memory on the device."""
+        return sum(tensor.nbytes for tensor in (*self.kept, *([] if self.hidden is None else [self.hidden])))
 
 
 def launch(taken: RecordedRound, mode: str, k: int) -> PendingBlock | None:
@@ -111,8 +123,10 @@ def launch(taken: RecordedRound, mode: str, k: int) -> PendingBlock | None:
     if not spans.owners:
         return None
     places = _places([taken], spans, origins)
-    kept = launched(rows_at(taken.scored.lines, places.lines([taken])), k)
-    return PendingBlock(spans, kept, _chances(taken.verdict, places.rows, places.within))
+    lines, hidden = places.lines([taken]), taken.scored.hidden
+    kept = launched(rows_at(taken.scored.lines, lines), k)
+    states = None if hidden is None else rows_at(hidden, lines).half()
+    return PendingBlock(spans, kept, _chances(taken.verdict, places.rows, places.within), states)
 
 
 def gather(taken: Sequence[RecordedRound], mode: str, reducer: Reducer) -> Block | None:
@@ -121,8 +135,20 @@ def gather(taken: Sequence[RecordedRound], mode: str, reducer: Reducer) -> Block
     if not spans.owners:
         return None
     places = _places(taken, spans, origins)
-    kept = reducer([one.scored.lines for one in taken], places.rounds, places.lines(taken))
-    return Block(spans, kept, _known_of(taken, places))
+    lines = places.lines(taken)
+    kept = reducer([one.scored.lines for one in taken], places.rounds, lines)
+    return Block(spans, kept, _known_of(taken, places), _hidden_of(taken, places.rounds, lines))
+
+
+def _hidden_of(taken: Sequence[RecordedRound], rounds: Ints, lines: Ints) -> HiddenStates | None:
+    """Return the hidden states (m, D) at lines of rounds; None where any round has none."""
+    passes = [one.scored.hidden for one in taken]
+    if any(hidden is None for hidden in passes):
+        return None
+    some = np.split(lines, np.searchsorted(rounds, np.arange(1, len(taken))))
+    parts = [rows_at(hidden, index) for hidden, index in zip(passes, some, strict=True) if hidden is not None]
+    found: HiddenStates = torch.cat(parts).half().numpy()
+    return found
 
 
 def spans_of(taken: Sequence[RecordedRound], mode: str) -> tuple[Spans, Origins]:

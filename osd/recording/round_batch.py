@@ -43,13 +43,13 @@ class RoundBatch:
     def add(self, taken: RecordedRound) -> None:
         """Add a round whose logits wait where they are."""
         self.taken.append(taken)
-        self.bytes += taken.scored.lines.nbytes
+        self.bytes += taken.scored.lines.nbytes + (0 if taken.scored.hidden is None else taken.scored.hidden.nbytes)
         self.rows += len(taken.progress)
 
     def add_launched(self, launched: PendingBlock) -> None:
         """Add what is kept of a round on a GPU."""
         self.launched.append(launched)
-        self.bytes += sum(tensor.nbytes for tensor in launched.kept)
+        self.bytes += launched.bytes
         self.rows += len(launched.spans.owners)
 
     def kept(self, mode: str) -> int:

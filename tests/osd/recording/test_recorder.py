@@ -17,7 +17,7 @@ from storage.records import Request, TokenKind
 from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store
-from tests.support.models import VOCABULARY, prompts
+from tests.support.models import VOCABULARY, prompts, random_pair
 
 
 def recorder_that(compiles: bool, store: Store, settings: Settings) -> Recorder:
@@ -100,6 +100,30 @@ def test_only_rejected_positions_when_so_set(pair: Pair, store: Store, settings:
         samples = kept.get(completion.request.id)
         assert (samples.positions.tolist() if samples else []) == expected
     assert sum(len(s) for s in kept.values()) > 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "drafter", "waits"), [("llama", "causal", True), ("gemma2", "mixed", True), ("llama", "mixed", False)]
+)
+def test_hidden_states_are_kept_where_that_is_set(
+    store: Store, settings: Settings, kind: str, drafter: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("osd.recording.recorder.stays", lambda logits: waits)
+    settings = settings.changed(
+        serve={"record_hidden_states": True}, drafters={"kind": drafter, "branches": "lookup", "tree_nodes": 6}
+    )
+    pair = random_pair(kind)
+    asked = [Request(p, max_new_tokens=9, sampling=Sampling(0.0)) for p in prompts(3, seed=29)]
+    recorder = Recorder(store, settings, "test")
+    list(Engine(pair, settings, recorder=recorder).run(asked))
+    recorder.close()
+    for samples in store.samples.read([r.id for r in asked]):
+        text = torch.tensor([samples.tokens.tolist()])
+        with torch.no_grad():
+            states = pair.target.module(text, output_hidden_states=True).hidden_states[-1][0]
+        assert samples.hidden_states is not None and samples.hidden_states.dtype == np.float16
+        plain = states[samples.positions - 1].numpy()
+        np.testing.assert_allclose(samples.hidden_states.astype(np.float32), plain, rtol=4e-3, atol=4e-3)
 
 
 def test_totals_in_the_store_are_the_requests_own(pair: Pair, store: Store, settings: Settings) -> None:
