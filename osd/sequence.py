@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from osd.logits import Scores
 from router.base import Decision
+from storage.lossy import lossy_name
 from storage.records import Outcome, Request, Round, now
 
 LAG = 4
@@ -81,6 +82,8 @@ class SequenceState:
     """The gamma rule that sizes its drafts: an :class:`osd.gamma.base.GammaController`."""
     gamma_state: Any
     """What that rule knows of this sequence."""
+    lossy = ""
+    """The lossy mode in which its drafts are accepted; empty where its text is the target's own."""
     has_proposer = False
     """Whether tokens are drafted for it beyond its draft's positions, too."""
 
@@ -117,9 +120,11 @@ class SequenceState:
         """Whether it is at temperature 0."""
         return self.request.sampling.greedy
 
-    def begin(self, controller: Any) -> None:
-        """Start decoding: it has a draft, and this rule sets its draft length."""
+    def begin(self, controller: Any, lossy: str = "") -> None:
+        """Start decoding: it has a draft, and this rule sets its draft length; ``lossy`` names the mode in which drafts
+        are accepted, which changes nothing at temperature 0."""
         self.controller, self.gamma_state = controller, controller.start()
+        self.lossy = "" if self.greedy else lossy
 
     @property
     def length(self) -> int:
@@ -175,7 +180,7 @@ class SequenceState:
             route=self.route,
             tenant=self.request.tenant,
             draft_version=version,
-            controller=self.controller.name,
+            controller=lossy_name(self.controller.name, self.lossy),
             finished_at=now(),
             requests=int(last),
             rounds=len(rounds),

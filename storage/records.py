@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storage.branches import Branches
 from storage.sampling import GREEDY, Grammar, Sampling
 
 DEFAULT_ROUTE = "default"
@@ -162,6 +163,8 @@ class RequestSamples:
     hidden_states: npt.NDArray[np.float16] | None = None
     """(m, D) the target's last hidden state after its final norm, from which its distribution at the position comes;
     None where it was not kept."""
+    branches: Branches | None = None
+    """What the target says behind refused tokens, where ``serve.record_branches`` kept it."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -191,7 +194,7 @@ class Outcome:
     tenant: str
     draft_version: str
     controller: str
-    """The gamma controller's name."""
+    """The gamma controller's name, and the lossy mode in which it served, where one did."""
     finished_at: float
     requests: int
     """1, or 0 for the earlier parts of a request that lived through a swap."""

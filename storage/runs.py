@@ -13,7 +13,7 @@ from storage import records
 from storage.access.tenants import usable_for
 from storage.errors import NotFound, UnknownDraft, WrongState
 from storage.records import RunState, TrainingRun
-from storage.replay.sample_index import IS_WAITING, chunks, oldest, routes_of
+from storage.replay.sample_index import IS_WAITING, candidate_routes, chunks, oldest, routes_of
 from storage.run_reason import AGAIN, BEGAN, RunReason
 from storage.settings import EVERYTHING, PrivacySettings
 from storage.sql.database import Database
@@ -66,7 +66,7 @@ class RunLedger:
             require_free(session.get_one(DraftRow, draft))
             waiting = (*IS_WAITING, usable_for(session, draft, self._privacy), about(session, draft))
             routes, facts, clean = routes_of(session, draft), dict(settings or {}), (*waiting, IS_CLEAN)
-            if due := _why_due(session, draft, clean, min_requests, max_age_seconds):
+            if due := _why_due(session, routes, clean, min_requests, max_age_seconds):
                 taken = [request_id for request_id, _ in oldest(session, routes, clean, max_requests)]
                 facts[BEGAN] = asdict(reason or due)
             elif retry and (taken := half_of_a_group(session, routes, waiting, max_requests)):
@@ -94,7 +94,7 @@ class RunLedger:
         max_requests: int | None = None,
     ) -> TrainingRun | None:
         """Claim as :meth:`claim` does, for ``name``, which learns from the same requests as ``draft`` (its acceptance
-        head).
+        head); where both are one, from those of the routes that the draft might serve and does not.
 
         What is taken stays free for the draft's own runs. Taken are requests newer than all that the last judged run of
         ``name`` took; those of a run that failed or was lost are taken again. Raises LeaseHeld, UnknownDraft.
@@ -102,12 +102,13 @@ class RunLedger:
         with self._db.session() as session:
             current = _lock_current(session, name)
             require_free(session.get_one(DraftRow, name))
+            routes = candidate_routes(session, draft) if name == draft else routes_of(session, draft)
             since = SampleRow.created_at > _taken_until(session, name)
             usable = usable_for(session, draft, self._privacy) & about(session, draft)
             new = (SampleRow.holdout.is_(False), SampleRow.set_aside.is_(None), since, usable)
-            if (due := _why_due(session, draft, new, min_requests, max_age_seconds)) is None:
+            if (due := _why_due(session, routes, new, min_requests, max_age_seconds)) is None:
                 return None
-            taken = oldest(session, routes_of(session, draft), new, max_requests)
+            taken = oldest(session, routes, new, max_requests)
             facts = {**(settings or {}), TAKEN_UNTIL: taken[-1][1], BEGAN: asdict(due)}
             run = _new_run(name, holder, current, lease_seconds, facts)
             run.request_ids = [request_id for request_id, _ in taken]
@@ -190,9 +191,9 @@ def _lock_current(session: Session, draft: str) -> str:
 
 
 def _why_due(
-    session: Session, draft: str, wanted: Wanted, min_requests: int, max_age_seconds: float
+    session: Session, routes: Sequence[str], wanted: Wanted, min_requests: int, max_age_seconds: float
 ) -> RunReason | None:
-    first = oldest(session, routes_of(session, draft), wanted, min_requests)
+    first = oldest(session, routes, wanted, min_requests)
     if first and len(first) >= min_requests:
         return RunReason("interval", f"{min_requests} requests or more waited")
     if first and (age := records.now() - first[0][1]) >= max_age_seconds:
@@ -201,11 +202,12 @@ def _why_due(
 
 
 def _taken_until(session: Session, name: str) -> float:
-    """Return the creation time of the newest request that a judged run took; 0 before the first run."""
+    """Return the creation time of the newest request that a judged run took beside others; 0 before the first such
+    run. Runs of a draft's own routes stand between a candidate's."""
     judged = RunRow.state.in_([RunState.PUBLISHED.value, RunState.REJECTED.value])
-    last = select(RunRow).where(RunRow.draft == name, judged).order_by(RunRow.started_at.desc()).limit(1)
-    run = session.scalar(last)
-    return 0.0 if run is None else float(run.settings.get(TAKEN_UNTIL, run.started_at))
+    taken = RunRow.settings[TAKEN_UNTIL].as_float()
+    last = select(taken).where(RunRow.draft == name, judged, taken.is_not(None))
+    return float(session.scalar(last.order_by(RunRow.started_at.desc()).limit(1)) or 0.0)
 
 
 def _new_run(draft: str, holder: str, parent: str, lease_seconds: float, settings: Mapping[str, Any]) -> RunRow:

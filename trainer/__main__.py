@@ -104,19 +104,31 @@ def distil(
     since: Annotated[float | None, typer.Option(help="Requests from this Unix second on.")] = None,
     until: Annotated[float | None, typer.Option(help="Requests before this Unix second.")] = None,
     requests: Annotated[int | None, typer.Option(help="The newest so many, at most.", min=1)] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw texts with this target, from the samples' prompts, as learn.sampling says: student or mixed.",
+            metavar="MODEL",
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Of texts that are drawn so.", min=0.0)] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Of the same.", min=0.01, max=1.0)] = 1.0,
     as_json: Json = False,
 ) -> None:
     """Distil a draft offline on everything that a store holds, and write a plain Hugging Face folder.
 
     This is the upper bound of the OSD paper's Table 1: the draft sees all the data, as often as `--epochs` says. No
-    target is needed, its answers are in the samples. Nothing is published.
+    target is needed, its answers are in the samples; with `--target`, and `learn.sampling` student or mixed, texts are
+    drawn anew in each epoch, token by token from β p + (1 − β) q. Nothing is published.
     """
-    from trainer.distil.offline import Selection, distil_offline
+    from storage.sampling import Sampling
+    from trainer.distil.offline import DrawnWith, Selection, distil_offline
 
     chosen = Selection(samples=samples, routes=route or None, since=since, until=until, requests=requests)
     settings = load_settings(config, learn={"epochs": epochs})
     with stop_on_signals() as stop:
-        done = distil_offline(settings, draft, out, chosen, stop)
+        drawn = None if target is None else DrawnWith(target, Sampling(temperature, top_p=top_p))
+        done = distil_offline(settings, draft, out, chosen, stop, drawn=drawn)
     typer.echo(json.dumps(done) if as_json else f"{out}: {done['requests']} requests, loss {done['loss_last']:.4f}")
 
 
@@ -128,6 +140,7 @@ Prompts = Annotated[
 MaxTokens = Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)]
 Temperature = Annotated[float, typer.Option(help="Of answers and proposals: that of the traffic to come.", min=0.0)]
 TopK = Annotated[int | None, typer.Option(help="Draw from the K likeliest tokens.", min=1)]
+TopP = Annotated[float, typer.Option(help="Draw from the likeliest tokens of this mass.", min=0.01, max=1.0)]
 HeadEpochs = Annotated[int, typer.Option("--epochs", help="Offline passes over the drafted tokens.", min=1)]
 Mixing = Annotated[float, typer.Option(help="Share of the fed tokens that are the target's own.", min=0.0, max=1.0)]
 
@@ -144,6 +157,7 @@ def head(
     max_tokens: MaxTokens = 128,
     temperature: Temperature = 0.0,
     top_k: TopK = None,
+    top_p: TopP = 1.0,
     mixing: Mixing = 0.15,
     as_json: Json = False,
 ) -> None:
@@ -159,7 +173,7 @@ def head(
 
     settings = load_settings(config, learn={"head_epochs": epochs})
     pair = load_pair(target, draft, device=str(training_device(settings.trainer)), dtype=settings.serve.dtype)
-    recipe = Recipe(mixing, Sampling(temperature, top_k), max_tokens)
+    recipe = Recipe(mixing, Sampling(temperature, top_k, top_p), max_tokens)
     with stop_on_signals() as stop:
         done = train_offline(pair, settings, prompts_of(pair, prompts, count), out, recipe, stop, _say)
     typer.echo(json.dumps(done) if as_json else f"{out}: {done['tokens']} drafted tokens, loss {done['loss_last']:.4f}")
@@ -177,6 +191,7 @@ def head_bench(
     epochs: HeadEpochs = 10,
     temperature: Temperature = 0.0,
     top_k: TopK = None,
+    top_p: TopP = 1.0,
     mixing: Mixing = 0.15,
 ) -> None:
     """Compare a head that learns online from traffic with one trained offline on the same prompts. Prints JSON.
@@ -192,7 +207,7 @@ def head_bench(
     settings = load_settings(config)
     pair = load_pair(target, draft, device=settings.serve.device, dtype=settings.serve.dtype)
     chosen = spread([prompts_of(pair, [path], requests + test_requests) for path in prompts], requests + test_requests)
-    recipe = Recipe(mixing, Sampling(temperature, top_k), max_tokens)
+    recipe = Recipe(mixing, Sampling(temperature, top_k, top_p), max_tokens)
     plan = HeadBenchPlan(chosen[:requests], chosen[requests:], recipe, epochs)
     typer.echo(json.dumps(bench_heads(pair, settings, plan, _say)))
 
@@ -227,6 +242,10 @@ def ping(config: Config = None) -> None:
 
 def _require_learnable(settings: Settings) -> None:
     """Raise BadSetting where what drafts cannot learn from what is recorded."""
+    if settings.learn.sampling != "teacher" and not settings.serve.record_branches:
+        reason = f"{settings.learn.sampling} sampling learns from the draft's own tokens behind refused ones, and they"
+        reason += " are kept with serve.record_branches = true alone; set that too, or leave it at teacher"
+        raise BadSetting(source="settings", key="learn.sampling", reason=reason)
     if settings.drafters.kind == UNIVERSAL:
         reason = "samples are in the target's tokens, and this draft has a vocabulary of its own; to learn, serve with"
         reason += " another drafter and a draft of the target's vocabulary"

@@ -1,8 +1,9 @@
 """How often drafts are right on a target's own answers, by set of prompts: what each version of a draft has learned.
 
-The target answers each prompt greedily, alone. Then every draft reads each answer once: at each of its positions it is
-right where its likeliest token is the target's (acceptance at temperature 0), Σ min(p, q) is the chance that a
-token drawn from it is kept (at temperature 1), and the rounds that greedy chains would take give the tokens a round.
+The target answers each prompt alone, greedily or sampled. Then every draft reads each answer once: at each of its
+positions it is right where its likeliest token is the answer's (of greedy answers that is acceptance at temperature 0),
+Σ min(p, q) is the chance that a token drawn from it is kept (at the answers' temperature and top-p; of greedy answers
+at temperature 1), and the rounds that greedy chains would take give the tokens a round.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Annotated, Any
 
 import typer
 
-from osd.bench.answer_reading import GAMMA, AnsweredPrompt, Reading, read_answer
+from osd.bench.answer_reading import AT_ONE, GAMMA, AnsweredPrompt, Reading, read_answer
 from osd.bench.contenders import osd_contender
-from osd.bench.harness.options import JsonOption, TargetOption
+from osd.bench.harness.options import JsonOption, TargetOption, TemperatureOption, TopPOption, sampling_of
 from osd.bench.harness.prompts import PromptFiles, Tokens, listed, tokens_by_set
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
@@ -29,6 +30,7 @@ from osd.models.target_only import load_alone
 from osd.models.tokenizer import load_tokenizer
 from osd.models.vocabulary import check_vocabularies
 from storage.errors import BadInput
+from storage.sampling import GREEDY, Sampling
 from storage.settings import ServeSettings, Settings, load_settings
 from storage.versions.feature_kinds import feature_kind
 
@@ -42,6 +44,8 @@ def command(
     prompts: PromptFiles = None,
     count: Annotated[int, typer.Option(help="Prompts of each data set.", min=1)] = 12,
     max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)] = 32,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
     out: Annotated[Path | None, typer.Option(help="Folder for a picture.", metavar="DIR")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -50,7 +54,7 @@ def command(
     Examples: `python -m osd.bench acceptance --target ./target --draft ./v0,./v1 --prompts sql.jsonl,chat.jsonl`,
     `… --draft eagle/0,eagle/100,medusa/0,medusa/100` (a line a family over the answers that its drafts learned from)
     """
-    settings, drafts = load_settings(), listed(draft)
+    settings, drafts, sampling = load_settings(), listed(draft), sampling_of(temperature, top_p)
     named = target or settings.serve.target
     if named is None:
         raise BadInput(reason="Whose answers? Name a target with --target, or serve.target in osd.toml.")
@@ -59,8 +63,9 @@ def command(
     models = {name: _load(folder, pair, serve) for name, folder in zip(_names(drafts), drafts, strict=True)}
     with watching() as watch:
         sets = tokens_by_set(pair.tokenizer, prompts, count, row_limit(pair, serve) - max_tokens)
-        figures = bench_acceptance(pair, models, sets, settings, max_tokens, watch)
+        figures = bench_acceptance(pair, models, sets, settings, max_tokens, watch, sampling)
     facts = {"target": pair.target.name, "drafts": drafts, "prompts": count, "max_new_tokens": max_tokens}
+    facts |= {"temperature": temperature, "top_p": top_p}
     tables = {f"{title}, by set of prompts": _rows(figures[name]) for name, title in TITLES.items()}
     files = {"acceptance by draft": draw(figures, out)} if out and not watch.stopped else {}
     raise typer.Exit(
@@ -95,15 +100,17 @@ Values = dict[str, dict[str, float]]
 
 def bench_acceptance(
     pair: Pair, drafts: Mapping[str, Model | FeatureDraft], sets: Mapping[str, Sequence[Tokens]], settings: Settings,
-    max_new_tokens: int, watch: Watch,
+    max_new_tokens: int, watch: Watch, sampling: Sampling = GREEDY,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the measures by set and draft, and how many positions each set has."""
     alone = settings.changed(gamma={"rule": "fixed", "initial": 0}, drafters={"kind": "lookup"})
-    target = osd_contender("target", pair, alone, max_new_tokens)
+    target = osd_contender("target", pair, alone, max_new_tokens, sampling)
     answered = {name: target.decode(prompts) for name, prompts in sets.items()}
     both = {name: zip(prompts, answered[name], strict=True) for name, prompts in sets.items()}
+    at = AT_ONE if sampling.greedy else sampling
     jobs = [AnsweredPrompt(name, p, tuple(text)) for name, pairs in both.items() for p, text in pairs if len(text) > 1]
-    readings = [r for each in measure_all(jobs, lambda job: read_answer(pair.target, drafts, job), watch) for r in each]
+    reads = measure_all(jobs, lambda job: read_answer(pair.target, drafts, job, at), watch)
+    readings = [reading for each in reads for reading in each]
     figures: dict[str, Any] = {kind: _shares(readings, kind) for kind in TITLES}
     first = next(iter(drafts))
     figures["positions"] = {n: sum(r.positions for r in _of(readings, n, first)) for n in (*sets, ALL)}

@@ -57,17 +57,19 @@ class Reading:
 
 
 @torch.no_grad()
-def read_answer(target: Model, drafts: Mapping[str, Model | FeatureDraft], answer: AnsweredPrompt) -> list[Reading]:
-    """Let every draft read one answer."""
+def read_answer(
+    target: Model, drafts: Mapping[str, Model | FeatureDraft], answer: AnsweredPrompt, at: Sampling = AT_ONE
+) -> list[Reading]:
+    """Let every draft read one answer, whose tokens were drawn after warping as ``at`` says."""
     text, count = [*answer.prompt, *answer.tokens], len(answer.tokens)
-    p = distributions(target.decoder(1, len(text)), text, count, AT_ONE)
+    p = distributions(target.decoder(1, len(text)), text, count, at)
     said, found = torch.tensor(answer.tokens, device=p.device), []
     for name, draft in drafts.items():
         if isinstance(draft, FeatureDraft):
             said_by = _feature_distributions(FeatureTarget(target.module), draft, text, count)
             begin = 1  # a feature draft begins after the first token
         else:
-            own = distributions(draft.decoder(1, len(text)), text, count, AT_ONE, p.shape[1]).to(p.device)
+            own = distributions(draft.decoder(1, len(text)), text, count, at, p.shape[1]).to(p.device)
             said_by, begin = [own] * GAMMA, 0
         first, theirs = said_by[0][begin:], p[begin:]
         right = torch.stack([each.argmax(-1) == said for each in said_by]).tolist()

@@ -16,6 +16,7 @@ from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair
 from osd.verification.compiled_sampling import CHOOSING
 from storage.records import Request
+from storage.sampling import GREEDY, Sampling
 from storage.settings import Settings
 
 Tokens = tuple[int, ...]
@@ -45,14 +46,16 @@ def wait_for_compiled() -> None:
         compiled.wait()
 
 
-def osd_contender(name: str, pair: Pair, settings: Settings, new_tokens: int) -> Contender:
+def osd_contender(
+    name: str, pair: Pair, settings: Settings, new_tokens: int, sampling: Sampling = GREEDY
+) -> Contender:  # fmt: skip
     """osd's engine; it lives on between calls, as a server's does, so what it learned of costs stays."""
     wait_for_compiled()
     engine = Engine(pair, settings)
     engine.probe()
 
     def decode(prompts: Sequence[Tokens]) -> list[list[int]]:
-        asked = [Request(prompt, max_new_tokens=new_tokens) for prompt in prompts]
+        asked = [Request(prompt, new_tokens, sampling) for prompt in prompts]
         done = {completion.request.id: list(completion.tokens) for completion in engine.run(asked)}
         return [done[request.id] for request in asked]
 

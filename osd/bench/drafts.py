@@ -22,7 +22,7 @@ from osd.bench.harness.prompts import Tokens, tokens_by_set
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all, median_error
 from osd.bench.harness.watch import Watch
-from osd.drafters.scoring import score
+from osd.drafters.scoring import drawn_from, score
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair, row_limit
@@ -31,6 +31,7 @@ from osd.server.start import choose_pair
 from router.foresight import TextScore, gain
 from storage.errors import BadSetting, ModelNotLoaded
 from storage.records import DEFAULT_DRAFT, Request, Route
+from storage.sampling import GREEDY, Sampling
 from storage.settings import Settings
 from storage.store import Store, open_store
 
@@ -70,6 +71,7 @@ class DraftsRun:
     engine: Engine
     drafts: Sequence[str]
     max_new_tokens: int
+    sampling: Sampling = GREEDY
     results: dict[str, list[OnePrompt]] = field(default_factory=dict)
 
     def warm_up(self, name: str, prompts: Sequence[Tokens]) -> None:
@@ -84,13 +86,16 @@ class DraftsRun:
         turn = random.Random(f"{name} {prompt}").sample(contenders, len(contenders))
         done = {each: self._decode(prompt, name if each == AUTO else only(each)) for each in turn}
         completion = done[AUTO][0]
-        seen = {draft: score(self.engine.drafter.loaded_drafts[draft], completion) for draft in self.drafts}
-        seconds = {each: took for each, (_, took) in done.items()}
+        p = drawn_from(self.engine.target, completion)
+        seen = {draft: score(self.engine.drafter.loaded_drafts[draft], completion, p) for draft in self.drafts}
+        # sampled answers differ: what each would have taken for as many tokens
+        share = {each: len(completion.tokens) / max(1, len(one.tokens)) for each, (one, _) in done.items()}
+        seconds = {each: took * share[each] for each, (_, took) in done.items()}
         one = OnePrompt(len(completion.tokens), seconds, self._drafted(completion), seen)
         self.results.setdefault(name, []).append(one)
 
     def _decode(self, prompt: Tokens, route: str) -> tuple[Completion, float]:
-        request = Request(prompt, self.max_new_tokens, route=route)
+        request = Request(prompt, self.max_new_tokens, self.sampling, route=route)
         begun = time.perf_counter()
         (completion,) = self.engine.run([request])
         seconds = time.perf_counter() - begun
@@ -117,7 +122,7 @@ def require_several(drafts: Sequence[str]) -> None:
 
 def bench_drafts(
     settings: Settings, watch: Watch, *, target: str | None, drafts: Sequence[str], prompts: Sequence[str] | None,
-    requests: int, warm_up: int, max_new_tokens: int, seed: int,
+    requests: int, warm_up: int, max_new_tokens: int, seed: int, sampling: Sampling = GREEDY,
 ) -> BenchResult:  # fmt: skip
     """Measure ``requests`` prompts of each file, after ``warm_up`` others that only teach the router.
 
@@ -128,6 +133,7 @@ def bench_drafts(
     longest = row_limit(pair, settings.serve) - max_new_tokens
     sets = tokens_by_set(pair.tokenizer, prompts, warm_up + requests, longest, seed=seed)
     facts = {"target": pair.target.name, "drafts": drafts, "warm_up": warm_up, "max_new_tokens": max_new_tokens}
+    facts |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
     with TemporaryDirectory(prefix="osd-bench-") as folder:
         storage = {"directory": Path(folder), "url": None}
         own = settings.changed(storage=storage, serve={"max_batch": 1, "record": "off"})
@@ -135,7 +141,7 @@ def bench_drafts(
             names = _register(store, pair, drafts, list(sets))
             with serving(pair, own, store) as engine:
                 _wait_for(engine, names)
-                bench = DraftsRun(engine, names, max_new_tokens)
+                bench = DraftsRun(engine, names, max_new_tokens, sampling)
                 _run(bench, sets, warm_up, watch)
                 figures = _summary(bench, settings.gamma.max) if bench.results else {}
     tables = {"Tokens a second": _rows(figures)} if figures else {}

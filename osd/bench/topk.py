@@ -158,7 +158,8 @@ def _bytes(seen: TopkPositions, k: int, codec: str) -> float:
         first += len(places)
         batch.append(_kept(number, text, places, log_p, k))
     sink = pa.BufferOutputStream()
-    options = {**segments.WRITE, "compression": codec, "compression_level": 1 if codec == "zstd" else None}
+    level = 1 if codec == "zstd" else None
+    options = {**segments.writer_options(None), "compression": codec, "compression_level": level}
     pq.write_table(segments.table(batch), sink, **options)
     return round(len(sink.getvalue()) / len(seen.target), 1)
 

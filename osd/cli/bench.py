@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from osd.cli.bench_decode import decode
+from osd.cli.bench_distil import distil
 from osd.cli.bench_drafts import drafts
 from osd.cli.bench_gamma import gamma
 from osd.cli.bench_gpu import gpu
@@ -17,5 +18,5 @@ from osd.cli.bench_trees import trees
 app = typer.Typer(
     no_args_is_help=True, help="Measure decoding, learning while serving, gamma controllers, routes; what papers claim."
 )
-for _command in (decode, online, gamma, gpu, routes, drafts, serve, trees, papers):
+for _command in (decode, online, distil, gamma, gpu, routes, drafts, serve, trees, papers):
     app.command()(_command)

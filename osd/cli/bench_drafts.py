@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from osd.bench.harness.options import JsonOption, TargetOption
+from osd.bench.harness.options import JsonOption, TargetOption, TemperatureOption, TopPOption, sampling_of
 from osd.bench.harness.prompts import PromptFiles, listed
 from osd.bench.harness.watch import watching
 from osd.cli.context import surroundings
@@ -22,6 +22,8 @@ def drafts(
         int, typer.Option(help="Further prompts of each file that only teach the router.", metavar="N", min=0)
     ] = 25,
     max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", metavar="N", min=1)] = 64,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.", metavar="N")] = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -40,6 +42,6 @@ def drafts(
     with watching() as watch:
         result = bench_drafts(
             surroundings(ctx).settings, watch, target=target, drafts=listed(draft), prompts=prompts, requests=requests,
-            warm_up=warm_up, max_new_tokens=max_tokens, seed=seed,
+            warm_up=warm_up, max_new_tokens=max_tokens, seed=seed, sampling=sampling_of(temperature, top_p),
         )  # fmt: skip
     raise typer.Exit(result.show(as_json=as_json))

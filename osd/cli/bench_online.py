@@ -41,6 +41,14 @@ def online(
         Literal["blended", "causal"],
         typer.Option(help="blended: the draft and a table of n-grams, in one chain. causal: the draft alone."),
     ] = "blended",
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How the draft learns; several are run one after another. osd: as the settings say. paper: one pass "
+            "over refused positions, the buffer released, no gate.",
+            metavar="osd,paper",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Which prompts of a file are drawn.")] = 0,
     in_order: Annotated[
         bool, typer.Option("--in-order", help="Take the first prompts of a file instead of drawing them.")
@@ -66,9 +74,11 @@ def online(
 
     Example: `osd bench online --target ./target --draft ./draft --prompts sql.jsonl,chat.jsonl.gz --json`
     """
-    from osd.bench.online import result_of, run_bench_online
+    from osd.bench.harness.prompts import choose
+    from osd.bench.online import RECIPES, compared, run_bench_online
     from osd.demo.runner.source import segments_of
 
+    recipes = choose(recipe or ["osd"], RECIPES, "--recipe")
     settings, folder = surroundings(ctx).settings, out or new_folder("bench-online")
     pair, paths = choose_pair(settings.serve, target, draft), [Path(name) for name in listed(prompts)]
     segments, problems = segments_of(
@@ -77,9 +87,14 @@ def online(
     )  # fmt: skip
     for problem in problems:
         note(problem)
-    results = run_bench_online(
-        settings, target=pair.target, draft=pair.draft, segments=segments, out=folder, console=Console(stderr=json),
-        max_new_tokens=max_tokens, batch=batch, arrival=arrival, offline=offline, drafter=drafter, keep=keep,
-        notes=problems, sampling=sampling_of(temperature, top_p),
-    )  # fmt: skip
-    raise typer.Exit(result_of(results, folder).show(as_json=json))
+    results = {}
+    for name in recipes:
+        results[name] = run_bench_online(
+            settings, target=pair.target, draft=pair.draft, segments=segments, console=Console(stderr=json),
+            out=folder if len(recipes) == 1 else folder / name, max_new_tokens=max_tokens, batch=batch, arrival=arrival,
+            offline=offline, drafter=drafter, keep=keep, notes=problems, sampling=sampling_of(temperature, top_p),
+            recipe=name,
+        )  # fmt: skip
+        if results[name].facts["interrupted"]:
+            break
+    raise typer.Exit(compared(results, folder).show(as_json=json))

@@ -106,7 +106,8 @@ class PromptBatch:
     def _report(self, done: Completion) -> None:
         prompt = self._prompts.pop(done.request.id)
         if self.as_json:
-            print_json({"line": prompt.line, "id": prompt.fields.get("id"), "prompt": prompt.text, **facts(done)})
+            told = {"line": prompt.line, "id": prompt.fields.get("id"), "prompt": prompt.text, **facts(done)}
+            print_json(told | ({"lossy": self.engine.lossy.mode} if self.engine.lossy else {}))
         else:
             say(f"── line {prompt.line}\n{done.text}\n")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +10,7 @@ import typer
 from osd.cli.context import surroundings
 from osd.cli.holds import holds_of, tell_holds
 from osd.cli.options import JsonOption
-from osd.cli.out import Column, Row, count, share, when
+from osd.cli.out import Column, Row, count, note, share, when
 from osd.cli.stats_cost import cost, runs
 from osd.cli.stats_rejections import rejections
 from osd.cli.stats_show import (
@@ -24,6 +24,7 @@ from osd.cli.stats_show import (
     show,
 )
 from osd.cli.stats_versions import change, tokens
+from storage.lossy import lossy_mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,8 +88,11 @@ def acceptance(
 
     names = _names(by)
     with surroundings(ctx).store() as store:
-        found = Answers(store).acceptance(Window(since, until, route, draft, version), names)
+        window = Window(since, until, route, draft, version)
+        found = Answers(store).acceptance(window, names)
+        modes = {lossy_mode(str(row.by["controller"])) for row in Answers(store).acceptance(window, ["controller"])}
         holds = holds_of(store, draft)
+    _tell_lossy(modes - {""})
     rows = [row.as_dict() for row in found]
     narrowed = any(option is not None for option in (since, until, route, draft, version))
     which = "that fit these options" if narrowed else "yet"
@@ -97,6 +101,14 @@ def acceptance(
         draw=lambda: _draw(rows, names), empty=f"No requests have been recorded {which}.",
     )  # fmt: skip
     tell_holds({} if as_json or as_csv else holds)
+
+
+def _tell_lossy(modes: Collection[str]) -> None:
+    if modes:
+        note(
+            f"Some of it was accepted lossily (serve.lossy = {', '.join(sorted(modes))}): more than the target's "
+            "distribution allows. `--by controller` tells it apart."
+        )
 
 
 @app.command()

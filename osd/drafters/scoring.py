@@ -1,16 +1,17 @@
 """Scores finished texts with every draft that could have served them, in idle moments.
 
-Text that the target has verified tells for any draft where it would have been accepted, without a target pass: the
-draft reads the text once and is right where its argmax is the token that stands there. So a router learns how
-*all* candidates of a route do, not only the one that served (full information, as HedgeSpec). At temperature 0 that is
-the acceptance that Eq. 2 of on-the-fly adaptation counts; above 0 it is a measure by which drafts compare.
+Text that the target has verified tells for any draft where it would have been accepted. So a router learns how *all*
+candidates of a route do, not only the one that served (full information, as HedgeSpec). At temperature 0 that takes no
+target pass: the draft reads the text once and is right where its argmax is the token that stands there. Above 0 a
+drafted token is accepted with chance Σ min(p, q), both after the request's warping, so the target reads the text once
+more too, for all candidates. Either is the acceptance that Eq. 2 of on-the-fly adaptation counts, in expectation.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,9 +39,10 @@ Scored = Callable[[str, Mapping[str, TextScore]], None]
 class DraftScorer:
     """Scores requests for one engine, on the engine's thread: a text takes a draft a pass or two."""
 
-    def __init__(self, pool: DraftPool, router: Any) -> None:
-        """Prepare to score. ``router`` gets the scores by its method ``scored``; without one nothing is scored."""
-        self._pool = pool
+    def __init__(self, pool: DraftPool, router: Any, target: Decoder) -> None:
+        """Prepare to score. ``router`` gets the scores by its method ``scored``; without one nothing is scored.
+        ``target`` reads sampled texts, beside its own cache."""
+        self._pool, self._target = pool, target
         self._scored: Scored | None = getattr(router, "scored", None)
         self._waiting: deque[tuple[tuple[str, ...], Completion]] = deque(maxlen=WAITING)
         self._begun, self._spent = time.perf_counter(), 0.0
@@ -60,7 +62,8 @@ class DraftScorer:
         loaded_drafts = {draft: loaded for draft in drafts if (loaded := self._pool.loaded_drafts.get(draft))}
         try:
             if len(loaded_drafts) > 1 and self._scored:
-                scores = {draft: score(loaded, completion) for draft, loaded in loaded_drafts.items()}
+                p = drawn_from(self._target, completion)
+                scores = {draft: score(loaded, completion, p) for draft, loaded in loaded_drafts.items()}
                 self._scored(completion.request.id, scores)
         except Exception as error:  # a draft that cannot read a text costs a score, no more
             self._pool.failures.note("scoring", error)
@@ -69,21 +72,42 @@ class DraftScorer:
 
 
 @torch.inference_mode()
-def score(loaded: LoadedDraft, completion: Completion) -> TextScore:
-    """Return how a draft does on a finished text, as far as it can be read whole."""
+def score(loaded: LoadedDraft, completion: Completion, p: Tensor | None = None) -> TextScore:
+    """Return how a draft does on a finished text, as far as it can be read whole; of a sampled one by what its tokens
+    were drawn from, ``p`` (n, V)."""
     tokens = [*completion.request.prompt_tokens, *completion.tokens][: loaded.limit]
     judged = len(tokens) - len(completion.request.prompt_tokens)
-    right = sum(hits(loaded, tokens, judged))
-    return TextScore(right / max(1, judged), max(0, judged))
-
-
-def hits(loaded: LoadedDraft, tokens: list[int], judged: int) -> list[bool]:
-    """Return for each of the last ``judged`` tokens of a text whether it is the draft's argmax."""
     if judged <= 0:
-        return []
+        return TextScore(0.0, 0)
     reader = reader_of(loaded, len(tokens))
-    found = matches(reader, tokens, judged)
+    found = expected_hits(reader, tokens, judged, completion.request.sampling, p)
     reader.cache.drop()
+    return TextScore(sum(found) / judged, judged)
+
+
+@torch.inference_mode()
+def drawn_from(target: Decoder, completion: Completion) -> Tensor | None:
+    """Return p after warping for every token of a sampled text, (n, V) float32, read by the target beside its own
+    cache; None of a greedy text, where the token that stands there has all of it."""
+    if completion.request.sampling.greedy or not completion.tokens:
+        return None
+    tokens = [*completion.request.prompt_tokens, *completion.tokens]
+    reader = target.beside(1, len(tokens))
+    p = distributions(reader, tokens, len(completion.tokens), completion.request.sampling)
+    reader.cache.drop()
+    return p
+
+
+def expected_hits(
+    decoder: Decoder, tokens: list[int], judged: int, sampling: Sampling, p: Tensor | None
+) -> Sequence[float]:
+    """Return for each of the last ``judged`` tokens of a text the probability that the target accepts what a draft says
+    there: Σ min(p, q) over both distributions after warping, with the target's ``p`` (``judged`` or more, V); of a
+    greedy text, without ``p``, whether the draft's likeliest token is the one that stands there."""
+    if p is None:
+        return matches(decoder, tokens, judged)
+    q = distributions(decoder, tokens, judged, sampling, p.shape[1])
+    found: list[float] = torch.minimum(p[:judged], q.to(p.device)).sum(-1).tolist()
     return found
 
 

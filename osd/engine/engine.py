@@ -36,6 +36,7 @@ from osd.models.device_timer import Clock
 from osd.models.pair import Pair, row_length, row_limit
 from osd.recording.recorder import Recorder
 from osd.sequence import Completion, RequestOutput, SequenceState
+from osd.verification.lossy import LossyRule
 from osd.verification.result import VerifyResult, uniforms
 from osd.verification.verify import verify
 from osd.verification.warping import Warp
@@ -70,7 +71,7 @@ class Engine:
         HeadMismatch, GenerationConfigRefused and CannotServeTrees.
         """
         self.pair, self.settings = pair, settings
-        self.limit = row_limit(pair, settings.serve)
+        self.limit, self.lossy = row_limit(pair, settings.serve), LossyRule.of(settings.serve)
         self.recorder, self.swap, self.heads = recorder, swap, heads
         self.draft_manager = DraftManager(pair, settings, swap, heads)
         self.drafter = self.draft_manager.pool
@@ -88,7 +89,7 @@ class Engine:
         self.drafter.read_as(settings.serve)
         drafting = make_drafting(pair, settings, self.drafter, self.target, proposer)
         self._guard = DraftGuard(drafting, self.drafter, f"drafters.{settings.drafters.kind}")
-        self.shadow = DraftScorer(self.drafter, self.router)
+        self.shadow = DraftScorer(self.drafter, self.router, self.target)
         self.ending = StopChecker(pair.tokenizer, pair.eos_ids)
         self.listener: Listener | None = None
         self.rows: list[SequenceState] = []
@@ -190,7 +191,7 @@ class Engine:
             draft = self._guard.propose(self.rows, gammas, warp, chance, self.planner.should_continue)
             clock.split()
             keep = self.recorder is not None
-            scored, verdict = verify(self.target, self.rows, draft, warp, chance, keep_chances=keep)
+            scored, verdict = verify(self.target, self.rows, draft, warp, chance, keep_chances=keep, lossy=self.lossy)
         rows, context = len(self.rows), sum([row.length for row in self.rows])
         progress = self._commit(gammas, draft, verdict, scored, clock)
         self._measure(rows, context, draft, clock)
@@ -201,7 +202,7 @@ class Engine:
         for row in self.reading.admit(self.rows):
             self._guard.join(row, row.decision.draft)
             if not row.rounds:  # else it goes on after it was set aside
-                row.begin(self._controller(row))
+                row.begin(self._controller(row), self.lossy.mode if self.lossy else "")
                 self.stats.stood_in += row.loaded.draft != row.decision.draft
             self.rows.append(row)
         for row in [row for row in self.rows[joined:] if row.length == row.end]:

@@ -67,7 +67,7 @@ def serving(
             others: Callable[[], Iterable[str]] = partial(list, swap.serving) if swap else tuple
             heads = HeadSwap(store, draft, pair, settings, worker, others)
             stack.callback(heads.close)
-        recorder = Recorder(store, settings, worker, pair.tokenizer, target)
+        recorder = Recorder(store, settings, worker, pair.tokenizer, target, pair.eos_ids)
         stack.callback(recorder.close)
         known: list[Engine] = []
         if router is None:

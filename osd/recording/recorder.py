@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from osd.logits import RaggedLogits
 from osd.recording.assemble import SampleAssembler
+from osd.recording.branches import BranchRecorder
 from osd.recording.extract import RecordedRound, gather, launch
 from osd.recording.queue import Buffer
 from osd.recording.redaction import Redactor, load_hook
@@ -42,16 +43,16 @@ class Recorder:
     """Writes samples and outcomes to a store, from a thread of its own. Close it to flush."""
 
     def __init__(
-        self, store: Store, settings: Settings, worker: str, tokenizer: Any = None, target: str | None = None
-    ) -> None:
+        self, store: Store, settings: Settings, worker: str, tokenizer: Any = None, target: str | None = None,
+        eos_ids: Collection[int] = (),
+    ) -> None:  # fmt: skip
         """Start the thread. ``worker`` names this process in the counters; ``tokenizer`` gives the redaction hook text;
-        ``target`` is the digest of the target that answers.
+        ``target`` is the digest of the target that answers; branches end with one of ``eos_ids``.
 
         Raises BadSetting for a hook that cannot be loaded, and for traces without their library.
         """
         self.redactor = Redactor(load_hook(settings.privacy.redact), tokenizer)
-        self.store, self.worker = store, worker
-        self.mode = settings.serve.record
+        self.store, self.worker, self.mode = store, worker, settings.serve.record
         self.reducer = Reducer(settings.storage.top_k, compiled=self.mode != "off")
         self.tracing = make_tracing(settings.trace, "osd-server")
         self.handover = StoreWriter(store, settings, worker, *([self.tracing.samples] if self.tracing else []))
@@ -60,7 +61,7 @@ class Recorder:
             settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
         )
         self._parcel = RoundBatch()
-        self._sheaf = SampleAssembler(target)
+        self._sheaf, self._branches = SampleAssembler(target), BranchRecorder(settings.serve, eos_ids)
         self._ended: list[Completion] = []
         # decoding gives up the interpreter at every product, and by default waits 5 ms for this thread, or one that
         # serves HTTP, to give it back
@@ -98,7 +99,7 @@ class Recorder:
         if self._parcel.taken or stays(taken.scored.lines):  # a target has one device
             self._parcel.add(taken)
         elif launched := launch(taken, self.mode, self.reducer.k):
-            self._parcel.add_launched(launched)
+            self._parcel.add_launched(launched, self._branches.launch(taken, self.reducer.k))
 
     def finish(self, completion: Completion) -> None:
         """Record a request that ended outside a round: its totals count, its positions are dropped if it was
@@ -145,6 +146,7 @@ class Recorder:
     def _sort(self, parcels: list[RoundBatch]) -> None:
         """Reduce what came, and note which requests ended."""
         self._sheaf.add(gather([taken for parcel in parcels for taken in parcel.taken], self.mode, self.reducer))
+        self._branches.take(parcels, self.reducer)
         for launched in (launched for parcel in parcels for launched in parcel.launched):
             self._sheaf.add(launched.block())
         for completion in (completion for parcel in parcels for completion in parcel.completions):
@@ -155,7 +157,7 @@ class Recorder:
     def _flush(self) -> None:
         ended, self._ended = self._ended, []
         outcomes: list[Outcome] = [outcome for completion in ended for outcome in completion.outcomes]
-        self.handover.keep(self.redactor(self._sheaf.take(ended)), outcomes)
+        self.handover.keep(self.redactor(self._branches.onto(self._sheaf.take(ended), ended)), outcomes)
 
 
 def stays(logits: Tensor) -> bool:

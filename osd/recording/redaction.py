@@ -2,7 +2,9 @@
 
 A hook takes a :class:`Passage` and answers token ids, as many as there were, or None: do not keep this one. Positions
 whose token it changed are dropped with the target's distribution there, for that names the token. What follows later
-stays, so a hook that must be sure answers None. Where a hook raises or answers something else, nothing is written.
+stays, so a hook that must be sure answers None. A draft's own tokens behind
+a refused one (branches) are shown to the hook too, each branch with the text before it; one that it would change is
+dropped. Where a hook raises or answers something else, nothing is written.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.errors import BadSetting
 from storage.records import RequestSamples
@@ -23,6 +26,7 @@ from storage.records import RequestSamples
 log = logging.getLogger(__name__)
 
 GROUP = "osd.redact"
+Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +71,31 @@ class Redactor:
 
     def _seen(self, samples: RequestSamples) -> RequestSamples | None:
         try:
-            answer = self._hook(self._passage(samples))  # type: ignore[misc]
+            answer = self._asked(samples, samples.tokens)
             if answer is None:
                 self.refused += 1
                 return None
-            return redacted(samples, answer)
+            return redacted(self._with_allowed_branches(samples), answer)
         except Exception as error:  # whatever a hook raises: its message may hold what must not be told
             self.failed += 1
             log.error("a request was not kept: the redaction hook failed (%s)", type(error).__name__,
                       extra={"action": "redaction_failed"})  # fmt: skip
             return None
 
-    def _passage(self, samples: RequestSamples) -> Passage:
-        tokens = tuple(samples.tokens.tolist())
+    def _with_allowed_branches(self, samples: RequestSamples) -> RequestSamples:
+        """Return the request without the branches that the hook would change, or not keep, as a text of their own."""
+        if samples.branches is None:
+            return samples
+        texts = samples.branches.texts(samples.tokens)
+        answers = ((text, self._asked(samples, text)) for text in texts)
+        allowed = [answer is not None and tuple(answer) == tuple(text.tolist()) for text, answer in answers]
+        return replace(samples, branches=samples.branches.where(np.array(allowed)))
+
+    def _asked(self, samples: RequestSamples, text: Ints) -> Sequence[int] | None:
+        return self._hook(self._passage(samples, text))  # type: ignore[misc]
+
+    def _passage(self, samples: RequestSamples, text: Ints) -> Passage:
+        tokens = tuple(text.tolist())
         pieces = () if self._tokenizer is None else tuple(self._tokenizer.batch_decode([[token] for token in tokens]))
         return Passage(tokens, pieces, samples.prompt_len, samples.tenant, samples.route)
 

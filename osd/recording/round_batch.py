@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from osd.recording.branches import PendingBranches
 from osd.recording.extract import PendingBlock, RecordedRound, Spans, spans_of
 from osd.sequence import Completion
 
@@ -21,12 +22,14 @@ BYTES = 8 << 20
 class RoundBatch:
     """Some rounds in order, and the requests that ended with the last of them."""
 
-    __slots__ = ("bytes", "completions", "launched", "rows", "taken")
+    __slots__ = ("branches", "bytes", "completions", "launched", "rows", "taken")
 
     def __init__(self, taken: Iterable[RecordedRound] = (), completions: Iterable[Completion] = ()) -> None:
         self.taken: list[RecordedRound] = []
         self.launched: list[PendingBlock] = []
         """What is kept of rounds on a GPU."""
+        self.branches: list[PendingBranches] = []
+        """The same behind refused tokens."""
         self.completions = list(completions)
         self.bytes = 0
         """Memory that the batch holds while it waits."""
@@ -46,8 +49,11 @@ class RoundBatch:
         self.bytes += taken.scored.lines.nbytes + (0 if taken.scored.hidden is None else taken.scored.hidden.nbytes)
         self.rows += len(taken.progress)
 
-    def add_launched(self, launched: PendingBlock) -> None:
+    def add_launched(self, launched: PendingBlock, branches: PendingBranches | None = None) -> None:
         """Add what is kept of a round on a GPU."""
+        if branches:
+            self.branches.append(branches)
+            self.bytes += sum(tensor.nbytes for tensor in branches.kept)
         self.launched.append(launched)
         self.bytes += launched.bytes
         self.rows += len(launched.spans.owners)

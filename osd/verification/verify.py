@@ -11,8 +11,8 @@ from osd.draft import Draft
 from osd.logits import RaggedLogits
 from osd.models.decoder import Decoder
 from osd.sequence import SequenceState
-from osd.verification.logits_processors import process_target
-from osd.verification.result import VerifyResult, judge
+from osd.verification.lossy import LossyRule, judge_chains
+from osd.verification.result import VerifyResult
 from osd.verification.verify_trees import check_trees
 from osd.verification.warping import Warp
 
@@ -25,11 +25,12 @@ def verify(
     chance: Tensor | None,
     *,
     keep_chances: bool,
+    lossy: LossyRule | None = None,
 ) -> tuple[RaggedLogits, VerifyResult]:
     """Run the target; return its logits after each row's last token and each drafted one, and the result."""
     if draft.trees is not None:
-        return check_trees(target, rows, draft, warp, chance, keep_chances=keep_chances)
+        return check_trees(target, rows, draft, warp, chance, keep_chances=keep_chances, lossy=lossy)
     last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
     starts, counts = [row.length - 1 for row in rows], [length + 1 for length in draft.lengths]
     scored = target.scored(torch.cat([last, draft.tokens], dim=1), starts, counts)
-    return scored, judge(process_target(scored, rows, draft), draft, warp, chance, keep_chances=keep_chances)
+    return scored, judge_chains(lossy, rows, scored, draft, warp, chance, keep_chances=keep_chances)

@@ -14,6 +14,7 @@ from osd.models.decoder import Decoder
 from osd.models.tree_mask import lay_out, tables
 from osd.sequence import SequenceState
 from osd.verification.logits_processors import process_target
+from osd.verification.lossy import LossyRule, judge_lossy
 from osd.verification.rejection_sampling_trees import (
     TreeBatch,
     TreeVerifyResult,
@@ -32,14 +33,18 @@ def check_trees(
     chance: Tensor | None,
     *,
     keep_chances: bool,
+    lossy: LossyRule | None = None,
 ) -> tuple[RaggedLogits, VerifyResult]:
     """Return the target's logits, N + 1 a row, and the result; the cache then holds the accepted tokens in their
     order."""
     assert draft.trees is not None
     starts = [row.length - 1 for row in rows]
     scored = _verify(target, rows, draft, starts)
-    logits = process_target(scored, rows, draft).table(draft.size + 1)
-    verdict = _judge(logits, rows, draft, warp, chance, keep_chances=keep_chances)
+    processed = process_target(scored, rows, draft)
+    if lossy is not None and warp is not None and chance is not None:
+        verdict = judge_lossy(lossy, rows, processed, draft, warp, chance, keep_chances=keep_chances)
+    else:
+        verdict = _judge(processed.table(draft.size + 1), rows, draft, warp, chance, keep_chances=keep_chances)
     assert verdict.paths is not None
     target.cache.close_up(starts, [(i, *move) for i, path in enumerate(verdict.paths) for move in moves(path)])
     return scored, verdict

@@ -109,6 +109,18 @@ def of_draft(draft: str) -> ColumnElement[bool]:
     return SampleRow.route.in_(select(RouteRow.name).where(RouteRow.draft == draft_of(draft)))
 
 
+def routed_to(session: Session, draft: str, *, candidate: bool) -> ColumnElement[bool]:
+    """Return the SQL condition for requests of the routes that the draft serves; of a ``candidate``, of those that it
+    might serve and does not."""
+    return SampleRow.route.in_(candidate_routes(session, draft)) if candidate else of_draft(draft)
+
+
+def candidate_routes(session: Session, draft: str) -> list[str]:
+    """Return the names of the routes that a draft, given by a line of it, might serve and does not."""
+    own, rows = draft_of(draft), session.execute(select(RouteRow.name, RouteRow.draft, RouteRow.candidates))
+    return sorted(name for name, serving, others in rows if own in others and serving != own)
+
+
 def meeting(
     *,
     routes: Sequence[str] | None = None,

@@ -23,7 +23,7 @@ from storage.replay import divergence, sample_index
 from storage.replay.exports import Exported, write_export
 from storage.replay.forgotten import Finished, forgotten, take_turns
 from storage.replay.purge import Purged, Purger
-from storage.replay.sample_index import ReplayStats, Waiting, chunks, of_draft
+from storage.replay.sample_index import ReplayStats, Waiting, chunks, routed_to
 from storage.replay.segment_files import NewSegment, read_segment, write_segment
 from storage.replay.segment_place import LocalSegments, SegmentPlace
 from storage.replay.sweep import Swept, sweep_segments
@@ -169,20 +169,20 @@ class SampleStore:
         claimed: bool | None = None,
         before: float | None = None,
         target: str | None = None,
+        candidate: bool = False,
     ) -> list[str]:
         """Return ids of the newest requests, newest first.
 
-        ``draft`` selects those of its routes that are about its target, may train it and were not set aside,
-        ``routes`` those named, ``target`` those about it;
-        ``holdout`` and ``claimed`` select one side unless None (claimed: a training run has taken it);
-        ``before`` selects what was created earlier.
+        ``draft`` selects those of its routes (``candidate``: of those that it might serve) that are about its target,
+        may train it and were not set aside, ``routes`` those named, ``target`` those about it; ``holdout`` and
+        ``claimed`` one side unless None (claimed: a training run has taken it), ``before`` what was created earlier.
         """
         wanted = sample_index.meeting(routes=routes, holdout=holdout, claimed=claimed, before=before, target=target)
         newest = SampleRow.created_at.desc(), SampleRow.request_id
         with self._db.session(read_only=True) as session:
             if draft is not None:
-                usable = usable_for(session, draft, self._privacy)
-                wanted += [of_draft(draft), about(session, draft), usable, SampleRow.set_aside.is_(None)]
+                usable = usable_for(session, draft, self._privacy) & routed_to(session, draft, candidate=candidate)
+                wanted += [usable, about(session, draft), SampleRow.set_aside.is_(None)]
             return list(session.scalars(select(SampleRow.request_id).where(*wanted).order_by(*newest).limit(limit)))
 
     def waiting(self, draft: str) -> Waiting:
@@ -219,8 +219,8 @@ class SampleStore:
         with self._db.session(read_only=True) as session:
             ids = list(session.scalars(query))
             hidden = bool(session.scalar(select(exists().where(*wanted, SampleRow.hidden_bytes > 0))))
-        batches = (self.read(some) for some in chunks(ids, 64))
-        return write_export(Path(path), batches, self.place.cipher, overwrite=overwrite, hidden=hidden)
+        read, cipher = (lambda: map(self.read, chunks(ids, 64))), self.place.cipher
+        return write_export(Path(path), read, cipher, overwrite=overwrite, hidden=hidden)
 
     def sweep(self) -> list[Swept]:
         """Delete what killed processes left and nothing refers to; return what was deleted."""

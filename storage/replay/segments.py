@@ -23,7 +23,17 @@ hidden_states      list<float>         (m · D,) the target's last hidden states
                                        float16 exactly. Only in files of requests of which they were kept
 =================  ==================  ====================================================================
 
-Segments of older versions lack ``acceptance`` or ``target``; they are read as if it was not kept.
+Segments of older versions lack ``acceptance`` or ``target``; they are read as if it was not kept. Where requests have
+branches (:class:`storage.branches.Branches`), the format is 4 and there are more columns:
+
+====================  ===========  ========================================================================
+branch_begins         list<int32>  (r,) where a branch leaves the text
+branch_lengths        list<int32>  (r,) its tokens
+branch_tokens         list<int32>  (n,) the draft's own tokens, branch after branch
+branch_topk_ids       list<int32>  (n · k,) the target's after each, likeliest first
+branch_topk_logprobs  list<float>  (n · k,) natural logarithms; each is a float16 exactly
+branch_outside        list<float>  (n,) probability outside the k
+====================  ===========  ========================================================================
 
 Numbers are split by byte before zstd, which is smaller than a dictionary and faster; half of a float16's bytes in a
 float are zeros and cost nothing, and DuckDB, Polars and others read them where they do not read halves. Every page
@@ -42,6 +52,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from storage.branches import Branches
 from storage.errors import BadInput, CannotDecrypt
 from storage.files.cipher import Cipher, KeyProblem, is_encrypted
 from storage.records import RequestSamples
@@ -60,18 +71,31 @@ LISTS: dict[str, type[np.generic]] = {  # types as stored
 }
 HIDDEN = "hidden_states"
 """The column that is there where hidden states were kept."""
-READ: dict[str, type[np.generic]] = {"topk_logprobs": np.float16, "acceptance": np.float16, HIDDEN: np.float16}
+BRANCHES: dict[str, type[np.generic]] = {
+    "branch_begins": np.int32,
+    "branch_lengths": np.int32,
+    "branch_tokens": np.int32,
+    "branch_topk_ids": np.int32,
+    "branch_topk_logprobs": np.float32,
+    "branch_outside": np.float32,
+}
+"""Further lists of a segment whose requests have branches, named by the record's fields."""
+READ: dict[str, type[np.generic]] = {
+    "topk_logprobs": np.float16, "acceptance": np.float16, HIDDEN: np.float16, "branch_topk_logprobs": np.float16
+}  # fmt: skip
 """Types of a record's arrays where they differ from the stored ones."""
 
 LATER = ("acceptance", "target", HIDDEN)
 """Columns that segments of older versions, or without hidden states, lack."""
 
-FORMAT, FORMAT_WITH_HIDDEN = 2, 3
+FORMAT, FORMAT_WITH_HIDDEN, FORMAT_WITH_BRANCHES = 2, 3, 4
 """Format version, raised when readers of the format before cannot read what is written: those of 2 do not know hidden
-states."""
+states, those of 3 no branches."""
 FORMAT_KEY = "osd.segment"
 
 SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
+BRANCH_MARK = "branch_begins"
+"""The column by which a file with branches is known."""
 WRITE: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 1,
@@ -82,6 +106,7 @@ WRITE: dict[str, Any] = {
     },
 }
 """Options of the Parquet writer."""
+BRANCH_ENCODING = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in BRANCHES}
 HIDDEN_ENCODING = {f"{HIDDEN}.list.element": "BYTE_STREAM_SPLIT"}
 
 
@@ -91,8 +116,8 @@ def encode(batch: Sequence[RequestSamples], cipher: Cipher | None = None) -> mem
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sink, hidden = pa.BufferOutputStream(), keeps_hidden(batch)
-    pq.write_table(table(batch, hidden=hidden), sink, **writer_options(cipher, hidden=hidden))
+    sink, kept = pa.BufferOutputStream(), {"hidden": keeps_hidden(batch), "branches": have_branches(batch)}
+    pq.write_table(table(batch, **kept), sink, **writer_options(cipher, **kept))
     return memoryview(sink.getvalue())
 
 
@@ -101,14 +126,20 @@ def keeps_hidden(batch: Sequence[RequestSamples]) -> bool:
     return any(samples.hidden_states is not None for samples in batch)
 
 
-def writer_options(cipher: Cipher | None, *, hidden: bool = False) -> dict[str, Any]:
-    """Return the Parquet writer's options for one file, with or without a column of hidden states."""
-    options = WRITE | {"column_encoding": WRITE["column_encoding"] | HIDDEN_ENCODING} if hidden else WRITE
+def have_branches(batch: Sequence[RequestSamples]) -> bool:
+    """Return whether any of these has branches."""
+    return any(samples.branches is not None for samples in batch)
+
+
+def writer_options(cipher: Cipher | None, *, hidden: bool = False, branches: bool = False) -> dict[str, Any]:
+    """Return the Parquet writer's options for one file, with or without columns of hidden states and of branches."""
+    own = (HIDDEN_ENCODING if hidden else {}) | (BRANCH_ENCODING if branches else {})
+    options = WRITE | {"column_encoding": WRITE["column_encoding"] | own} if own else WRITE
     return options if cipher is None else options | cipher.for_writing()
 
 
-def schema(*, hidden: bool = False) -> Any:
-    """Return the Arrow schema of a segment, with or without a column of hidden states."""
+def schema(*, hidden: bool = False, branches: bool = False) -> Any:
+    """Return the Arrow schema of a segment, with or without columns of hidden states and of branches."""
     import pyarrow as pa
 
     fields = [(name, pa.string()) for name in SCALARS[:4]]
@@ -117,11 +148,14 @@ def schema(*, hidden: bool = False) -> Any:
     fields.append(("target", pa.string()))
     if hidden:
         fields.append((HIDDEN, pa.list_(pa.float32())))
-    return pa.schema(fields, metadata={FORMAT_KEY: str(FORMAT_WITH_HIDDEN if hidden else FORMAT)})
+    if branches:
+        fields += [(name, pa.list_(pa.from_numpy_dtype(dtype))) for name, dtype in BRANCHES.items()]
+    written = FORMAT_WITH_BRANCHES if branches else FORMAT_WITH_HIDDEN if hidden else FORMAT
+    return pa.schema(fields, metadata={FORMAT_KEY: str(written)})
 
 
-def table(batch: Sequence[RequestSamples], *, hidden: bool = False) -> Any:
-    """Return the batch as an Arrow table, with or without a column of hidden states. Raises BadInput."""
+def table(batch: Sequence[RequestSamples], *, hidden: bool = False, branches: bool = False) -> Any:
+    """Return the batch as an Arrow table, with or without columns of hidden states and of branches. Raises BadInput."""
     import pyarrow as pa
 
     for samples in batch:
@@ -133,9 +167,15 @@ def table(batch: Sequence[RequestSamples], *, hidden: bool = False) -> Any:
     columns.append([samples.target for samples in batch])
     if hidden:
         columns.append(_list_column([samples.hidden_states for samples in batch], np.float32))
-    fields = schema(hidden=hidden)
+    for name, dtype in BRANCHES.items() if branches else ():
+        columns.append(_list_column([_of_branches(samples, name) for samples in batch], dtype))
+    fields = schema(hidden=hidden, branches=branches)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
     return pa.table(arrays, schema=fields)
+
+
+def _of_branches(samples: RequestSamples, name: str) -> Array | None:
+    return None if samples.branches is None else getattr(samples.branches, name.removeprefix("branch_"))
 
 
 def _list_column(arrays: Sequence[Array | None], dtype: type[np.generic]) -> Any:
@@ -159,6 +199,9 @@ def require_shapes(samples: RequestSamples) -> None:
     if not (flat and wide and samples.topk_logprobs.shape == samples.topk_ids.shape and samples.tokens.ndim == 1):
         shapes = {name: getattr(getattr(samples, name), "shape", None) for name in (*LISTS, HIDDEN)}
         raise BadInput(reason=f"The samples of request {samples.request_id} have shapes that do not fit: {shapes}.")
+    wrong = samples.branches and samples.branches.misfit(len(samples.tokens), samples.topk_ids.shape[1])
+    if wrong:
+        raise BadInput(reason=f"The samples of request {samples.request_id} cannot be kept: {wrong}.")
 
 
 class NewerFormat(ValueError):
@@ -169,9 +212,10 @@ def require_schema(found: Any) -> None:
     """Raise ValueError for columns that osd does not write, as the file's list of them has no checksum, or
     NewerFormat."""
     written = (found.metadata or {}).get(FORMAT_KEY.encode(), b"1").decode(errors="replace")
-    if written.isdecimal() and int(written) > FORMAT_WITH_HIDDEN:
-        raise NewerFormat(f"It is of format {written}, and this osd reads up to {FORMAT_WITH_HIDDEN}.")
-    theirs, ours = {field.name: field.type for field in found}, schema(hidden=True)
+    if written.isdecimal() and int(written) > FORMAT_WITH_BRANCHES:
+        raise NewerFormat(f"It is of format {written}, and this osd reads up to {FORMAT_WITH_BRANCHES}.")
+    theirs = {field.name: field.type for field in found}
+    ours = schema(hidden=True, branches=BRANCH_MARK in theirs)
     if theirs != {each.name: each.type for each in ours if each.name in theirs or each.name not in LATER}:
         raise ValueError(f"its columns are not a segment's: {', '.join(found.names)}")
 
@@ -218,7 +262,7 @@ def _records(found: Any) -> list[RequestSamples]:
     scalars = [whole[name].to_pylist() for name in SCALARS]
     widths = whole["k"].to_pylist()
     targets = whole["target"].to_pylist() if "target" in whole.column_names else [None] * len(widths)
-    kept = {name: dtype for name, dtype in (LISTS | {HIDDEN: np.float32}).items() if name in whole.column_names}
+    kept = {n: dtype for n, dtype in (LISTS | {HIDDEN: np.float32} | BRANCHES).items() if n in whole.column_names}
     lists = {name: _split(whole[name], READ.get(name, dtype)) for name, dtype in kept.items()}
     return [
         _to_record(values, {name: arrays[row] for name, arrays in lists.items()}, widths[row], targets[row])
@@ -237,6 +281,7 @@ def _split(column: Any, dtype: type[np.generic]) -> list[Array]:
 
 
 def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int, target: str | None) -> RequestSamples:
+    own = {name.removeprefix("branch_"): arrays.pop(name) for name in BRANCHES if name in arrays}
     for name in ("topk_ids", "topk_logprobs"):
         arrays[name] = arrays[name].reshape(len(arrays["positions"]), k)
     if len(arrays.get("acceptance", ())) != len(arrays["positions"]):
@@ -245,20 +290,32 @@ def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int, target: 
         arrays[HIDDEN] = states.reshape(len(arrays["positions"]), -1)
     else:
         arrays[HIDDEN] = None
-    return replace(RequestSamples(*values, **arrays), target=target)
+    return replace(RequestSamples(*values, **arrays), target=target, branches=_to_branches(own, k))
+
+
+def _to_branches(own: dict[str, Any], k: int) -> Branches | None:
+    if not len(own.get("begins", ())):
+        return None
+    for name in ("topk_ids", "topk_logprobs"):
+        own[name] = own[name].reshape(len(own["tokens"]), k)
+    return Branches(**own)
 
 
 def shares(batch: Sequence[RequestSamples]) -> Array:
     """Return each request's share of the segment's bytes, by its element count before compression; (requests,), sums to
     1."""
-    raw = np.array([1 + _nbytes(s, *LISTS, HIDDEN) for s in batch], np.float64)
+    raw = np.array([1 + _nbytes(s, *LISTS, HIDDEN) + _branch_bytes(s) for s in batch], np.float64)
     return np.asarray(raw / raw.sum())
 
 
 def hidden_share(samples: RequestSamples) -> float:
     """Return the part that hidden states have in a request's bytes, by the same count."""
-    return _nbytes(samples, HIDDEN) / (1 + _nbytes(samples, *LISTS, HIDDEN))
+    return _nbytes(samples, HIDDEN) / (1 + _nbytes(samples, *LISTS, HIDDEN) + _branch_bytes(samples))
 
 
 def _nbytes(samples: RequestSamples, *names: str) -> int:
     return sum(getattr(getattr(samples, name), "nbytes", 0) for name in names)
+
+
+def _branch_bytes(samples: RequestSamples) -> int:
+    return sum(getattr(_of_branches(samples, name), "nbytes", 0) for name in BRANCHES)

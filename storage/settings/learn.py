@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
+from pydantic_core.core_schema import ValidationInfo
 
 from storage.settings.section import Section
 
 
 class LearnSettings(Section):
-    loss: Literal["forward_kl", "reverse_kl", "jsd", "total_variation"] = "forward_kl"
-    """What distillation minimises (OSD Eq. 3; total variation is 1 − acceptance itself)."""
+    loss: Literal["forward_kl", "reverse_kl", "jsd", "total_variation", "cross_entropy"] = "forward_kl"
+    """What distillation minimises (OSD Eq. 3; total variation is 1 − acceptance itself). cross_entropy is plain
+    fine-tuning on the target's tokens, without its distributions."""
     jsd_beta: float = Field(default=0.5, gt=0, lt=1)
     """β of the generalised Jensen-Shannon divergence."""
     temperature: float = Field(default=1.0, gt=0)
     """τ: both distributions are softened by it before they are compared."""
     positions: Literal["rejected", "verified"] = "verified"
     """Train where the draft was wrong (as the OSD paper), or at every verified position."""
+    sampling: Literal["teacher", "student", "mixed"] = "teacher"
+    """Whose tokens the draft learns behind (OSD Eq. 4): those of the target's texts; its own, behind refused tokens,
+    which `serve.record_branches` keeps; or both."""
+    mix: float = Field(default=0.5, gt=0, lt=1)
+    """β: the target's share in mixed sampling. Of the loss's weight over what was recorded; offline with a target, of
+    the chances that each token is drawn from, β p + (1 − β) q."""
     interval_requests: Annotated[int, Field(ge=1)] | Literal["auto"] = 8
     """I: a run starts when so many new requests wait. "auto": when waiting has cost what a run costs, and only while
     there is capacity to spare."""
@@ -79,6 +87,13 @@ class LearnSettings(Section):
     """The head's passes over a run's drafted tokens, replayed ones included."""
     head_batch: int = Field(default=256, ge=1)
     """Drafted tokens of one of its steps."""
+
+    @field_validator("sampling")
+    @classmethod
+    def _has_labels(cls, value: str, others: ValidationInfo) -> str:
+        if value != "teacher" and others.data.get("loss") == "cross_entropy":
+            raise ValueError(f"cross_entropy learns the target's own tokens, and {value} sampling has others: teacher")
+        return value
 
     @property
     def most_waiting(self) -> int:

@@ -52,11 +52,22 @@ class ServeSettings(Section):
     record_hidden_states: bool = False
     """Whether the target's last hidden state is kept at each of these positions, two bytes a number before
     compression (`osd replay stats` says how much that is): what drafts that read hidden states learn from."""
+    record_branches: bool = False
+    """Whether what the target says behind refused tokens is kept too: positions of texts that the draft alone would
+    have gone on with, for `learn.sampling` student and mixed. Chains leave them, trees do not."""
     record_queue_mb: int = Field(default=256, ge=1)
     """Memory for positions that wait to be kept; when it is full, more are dropped and counted."""
     spill_mb: int = Field(default=1024, ge=0)
     """Disk for finished requests while the store is away; when it is full, more are dropped and counted. 0: none."""
     swap_poll_seconds: float = Field(default=0.5, gt=0)
     """How often a server looks for newer draft versions and for routes to new drafts."""
+    lossy: Literal["", "typical", "adaptix"] = ""
+    """Accept more than the target's distribution allows, above temperature 0. "": never. typical: what is not unlikely
+    (Medusa's typical acceptance). adaptix: what one of several draws would have said. Answers, `osd stats` and metrics
+    name it."""
+    typical_epsilon: float = Field(default=0.09, gt=0, lt=1)
+    """ε of typical acceptance: a drafted token this likely is always taken."""
+    typical_delta: float = Field(default=0.3, gt=0, lt=1)
+    """δ: one is taken that is likelier than δ exp(−H), H the entropy of the target's distribution in nats."""
     draft_memory_mb: int | None = Field(default=None, ge=1)
     """Memory for drafts, their caches included; beyond it the one that served longest ago leaves. None: no limit."""

@@ -26,6 +26,7 @@ from osd.models.pair import Pair
 from osd.verification.warping import Warp
 from storage.records import Request
 from storage.sampling import Sampling
+from tests.support.lossless import require_lossless
 from tests.support.models import random_pair
 from tests.support.settings import settings_of
 
@@ -69,7 +70,7 @@ def sample(
     # a third token is asked for, so that the two that count may come from a whole draft of two
     plain = Request(PROMPT, max_new_tokens=3, ignore_eos=True)
     asked = (replace(plain, id=str(seed), sampling=replace(sampling, seed=seed)) for seed in range(SAMPLES))
-    engine = Engine(pair, settings)
+    engine = require_lossless(Engine(pair, settings))
     if controller:
         engine.planner = GammaPlanner(controller, {})
     return Counter(c.tokens[:2] for c in engine.run(asked))

@@ -25,6 +25,7 @@ from storage.records import Request
 from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, p_value
 from tests.lossless.test_lossless import serve
+from tests.support.lossless import require_lossless
 from tests.support.models import prompts, random_pair
 from tests.support.proposers import Guessing
 from tests.support.settings import settings_of
@@ -66,7 +67,7 @@ def engine_of(pair: Pair, kind: str, known: dict[tuple[int, ...], list[int]], **
     drafters = {"trees": TreeDrafter, "mixed trees": MixedDrafter}
     base = {"serve__max_batch": 3, "serve__max_length": 96, "gamma__rule": "fixed", "gamma__initial": 4}
     settings = settings_of(**{**base, **chosen}, drafters__kind="causal" if kind in drafters else kind)
-    engine = Engine(pair, settings)
+    engine = require_lossless(Engine(pair, settings))
     if kind in drafters:
         proposer = Guessing(pair.vocab_size, known)
         engine.drafting = drafters[kind](engine.drafter, proposer, 12, engine.target)

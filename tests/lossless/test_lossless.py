@@ -8,6 +8,7 @@ from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from osd.models.llama_forward_compiled import MOST_ALONE
 from storage.records import Request
+from tests.support.lossless import require_lossless
 from tests.support.models import CONFIGS, alone, model_of, noisy, prompts, random_pair
 from tests.support.settings import settings_of
 
@@ -17,6 +18,7 @@ COUNT = 24
 
 
 def serve(engine: Engine, asked: list[Request]) -> list[list[int]]:
+    require_lossless(engine)
     done = {c.request.id: list(c.tokens) for c in engine.run(asked)}
     return [done[request.id] for request in asked]
 

@@ -27,6 +27,7 @@ from osd.sequence import SequenceState
 from storage.records import Request
 from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
+from tests.support.lossless import require_lossless
 from tests.support.models import prompts, random_pair
 from tests.support.proposers import Guessing
 from tests.support.settings import settings_of
@@ -50,7 +51,7 @@ class Fixed(Guessing):
 
 def engine_of(pair: Pair, kind: type[TreeDrafter], gamma: int, batch: int, proposer: type[Guessing] = Fixed) -> Engine:
     settings = settings_of(serve__max_batch=batch, serve__max_length=64, gamma__rule="fixed", gamma__initial=gamma)
-    engine = Engine(pair, settings)
+    engine = require_lossless(Engine(pair, settings))
     engine.drafting = kind(engine.drafter, proposer(9, {}), 10, engine.target)
     return engine
 

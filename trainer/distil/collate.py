@@ -1,15 +1,16 @@
 """Collation of stored samples into padded training batches. The one place in osd that shifts positions by one.
 
 A sample's ``position`` is the index of the token it predicts: its distribution is p(· | tokens[:position]).
-A causal model predicts that token with the logits at column ``position − 1``, the last token it has seen.
+A causal model predicts that token with the logits at column ``position − 1``, the last token it has seen. Of a branch
+the distribution after each token is kept, so that its column is the token's own (:mod:`trainer.distil.branching`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,19 @@ import torch
 from torch import Tensor, nn
 
 from storage.records import RequestSamples, TokenKind
+from trainer.distil.branching import (
+    SampleWeights,
+    context_length,
+    count,
+    places,
+    text_length,
+    visible,
+    without_branches,
+)
 
 Positions = Literal["rejected", "verified"]
+Sampled = Literal["teacher", "student", "mixed"]
+EQUALLY = SampleWeights()
 
 LIKE_LENGTH = 16
 """Bucket length in tokens: requests in one bucket may be batched in any order."""
@@ -31,15 +43,15 @@ class TrainingBatch:
     input_ids: Tensor
     """(b, t) int64"""
     attention_mask: Tensor
-    """(b, t) int64: 1 on tokens, 0 on padding."""
+    """(b, t) int64: 1 on tokens, 0 on padding; with branches (b, 1, t, t) bool: what each token sees."""
     rows: Tensor
     """(m,) the request's row in the batch."""
     columns: Tensor
-    """(m,) the column whose logits predict the position: position − 1."""
+    """(m,) the column whose logits predict the position: position − 1; of a branch the token's own."""
     requests: Tensor
     """(m,) the request's index in the sequence that was collated."""
     tokens: Tensor
-    """(m,) the token that was emitted at the position."""
+    """(m,) the token that was emitted at the position; of a branch the target's likeliest."""
     topk_ids: Tensor
     """(m, k)"""
     topk_logprobs: Tensor
@@ -48,10 +60,14 @@ class TrainingBatch:
     """(m,) float32"""
     starts: Tensor
     """(m,) the prompt's last column: the first from which anything is drafted."""
+    weights: Tensor
+    """(m,) float32: what each weighs in the loss."""
     features: Tensor | None = None
     """(b, t, F) what a feature draft reads of the target at each column; a teacher adds it."""
     rows_logprobs: Tensor | None = None
     """(m, V) the target's whole distributions, float32, where a teacher has recomputed them."""
+    position_ids: Tensor | None = None
+    """(b, t) int64 where there are branches, else None: 0, 1, …"""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -62,45 +78,80 @@ class TrainingBatch:
         return replace(self, **{name: value.to(device, non_blocking=True) for name, value in there.items()})
 
 
-def select(samples: RequestSamples, positions: Positions) -> RequestSamples:
-    """Keep the positions to learn from: those where the draft was wrong (the OSD paper), or all that were verified.
+def select(samples: RequestSamples, positions: Positions, sampling: Sampled = "teacher") -> RequestSamples:
+    """Keep the positions to learn from: those where the draft was wrong (the OSD paper), or all that were verified; by
+    ``sampling`` without branches (teacher), with them alone (student), or all (mixed).
 
     A token that the target added after a fully accepted draft is not a mistake of the draft.
     """
-    if positions == "verified":
-        return samples
-    return _take(samples, samples.kinds == TokenKind.REJECTED)
+    if sampling == "teacher":
+        samples = without_branches(samples)
+    if sampling == "student":
+        return _take(samples, np.zeros(len(samples), bool))
+    return samples if positions == "verified" else _take(samples, samples.kinds == TokenKind.REJECTED)
 
 
 def collate(
-    samples: Sequence[RequestSamples], indices: Sequence[int] | None = None, kept: int | None = None
+    samples: Sequence[RequestSamples],
+    indices: Sequence[int] | None = None,
+    kept: int | None = None,
+    weights: SampleWeights = EQUALLY,
 ) -> TrainingBatch:
     """Return one batch of requests that have at least one position each.
 
     ``indices`` are their values in ``Batch.requests``; by default 0, 1, … Requests stored with different k are cut
-    to the smallest, or to ``kept``: what is cut is added to the mass outside, which is exact.
+    to the smallest, or to ``kept``: what is cut is added to the mass outside, which is exact. Where requests have
+    branches these stand behind their text.
     """
     indices = range(len(samples)) if indices is None else indices
     k = min(s.topk_ids.shape[1] for s in samples) if kept is None else kept
     samples = [_cut(s, k) for s in samples]
     lengths = [context_length(s) for s in samples]
-    input_ids = np.zeros((len(samples), max(lengths)), np.int64)
-    for row, (s, length) in enumerate(zip(samples, lengths, strict=True)):
-        input_ids[row, :length] = s.tokens[:length]
-    counts = [len(s) for s in samples]
-    positions = np.concatenate([s.positions for s in samples]).astype(np.int64)
+    size, counts = max(lengths), torch.tensor([count(s) for s in samples])
+    branches = any(s.branches is not None for s in samples)
+    mask = np.stack([visible(s, size) for s in samples])[:, None] if branches else None
+    plain = (torch.arange(size) < torch.tensor(lengths)[:, None]).long()
     return TrainingBatch(
-        input_ids=torch.from_numpy(input_ids),
-        attention_mask=(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long(),
-        rows=torch.repeat_interleave(torch.arange(len(samples)), torch.tensor(counts)),
-        columns=torch.from_numpy(positions - 1),
-        requests=torch.repeat_interleave(torch.tensor(list(indices)), torch.tensor(counts)),
-        tokens=torch.from_numpy(np.concatenate([s.tokens[s.positions] for s in samples]).astype(np.int64)),
-        topk_ids=torch.from_numpy(np.concatenate([s.topk_ids for s in samples]).astype(np.int64)),
-        topk_logprobs=torch.from_numpy(np.concatenate([s.topk_logprobs for s in samples]).astype(np.float32)),
-        outside=torch.from_numpy(np.concatenate([s.outside for s in samples]).astype(np.float32)),
-        starts=torch.repeat_interleave(torch.tensor([s.prompt_len - 1 for s in samples]), torch.tensor(counts)),
+        input_ids=torch.from_numpy(np.stack([_fed(s, size) for s in samples])),
+        attention_mask=plain if mask is None else torch.from_numpy(mask),
+        rows=torch.repeat_interleave(torch.arange(len(samples)), counts),
+        columns=_joined(samples, _columns, np.int64),
+        requests=torch.repeat_interleave(torch.tensor(list(indices)), counts),
+        tokens=_joined(samples, _said, np.int64),
+        topk_ids=_joined(samples, lambda s: _both(s, "topk_ids"), np.int64),
+        topk_logprobs=_joined(samples, lambda s: _both(s, "topk_logprobs"), np.float32),
+        outside=_joined(samples, lambda s: _both(s, "outside"), np.float32),
+        starts=torch.repeat_interleave(torch.tensor([s.prompt_len - 1 for s in samples]), counts),
+        weights=_joined(samples, weights.at, np.float32),
+        position_ids=torch.from_numpy(np.stack([places(s, size) for s in samples])) if branches else None,
     )
+
+
+def _joined(
+    samples: Sequence[RequestSamples], part: Callable[[RequestSamples], npt.NDArray[Any]], kind: type[np.generic]
+) -> Tensor:
+    return torch.from_numpy(np.concatenate([part(s) for s in samples]).astype(kind))
+
+
+def _fed(samples: RequestSamples, size: int) -> npt.NDArray[np.int64]:
+    own = np.append(samples.tokens[: text_length(samples)], [] if samples.branches is None else samples.branches.tokens)
+    return np.pad(own.astype(np.int64), (0, size - len(own)))
+
+
+def _columns(samples: RequestSamples) -> npt.NDArray[np.int64]:
+    behind = text_length(samples) + np.arange(len(samples.branches or ()))
+    return np.append(samples.positions.astype(np.int64) - 1, behind)
+
+
+def _said(samples: RequestSamples) -> npt.NDArray[np.int32]:
+    emitted = samples.tokens[samples.positions]
+    return emitted if samples.branches is None else np.append(emitted, samples.branches.topk_ids[:, 0])
+
+
+def _both(samples: RequestSamples, name: str) -> npt.NDArray[Any]:
+    """Return a column of the text's positions, and then the branches'."""
+    own: npt.NDArray[Any] = getattr(samples, name)
+    return own if samples.branches is None else np.concatenate([own, getattr(samples.branches, name)])
 
 
 def plan(
@@ -113,21 +164,18 @@ def plan(
     own. Requests without positions are left out.
     """
     chance = random.Random(seed)
-    lengths = {i: context_length(s) for i, s in enumerate(samples) if len(s)}
+    lengths = {i: context_length(s) for i, s in enumerate(samples) if count(s)}
     order = list(lengths)
     if seed is not None:
         chance.shuffle(order)
     order.sort(key=lambda i: lengths[i] // LIKE_LENGTH)  # stable: requests of like length stay shuffled
-    positions = {i: len(samples[i]) for i in order}
+    positions = {i: count(samples[i]) for i in order}
     chunks = list(_within(order, lengths, batch_tokens, positions, batch_positions or sum(positions.values()) + 1))
     if seed is not None:
         chance.shuffle(chunks)
     return chunks
 
 
-def context_length(samples: RequestSamples) -> int:
-    """Return the number of tokens that predict the last position; later ones are not fed."""
-    return int(samples.positions[-1])
 
 
 def predict(model: nn.Module, batch: TrainingBatch) -> Tensor:
@@ -145,7 +193,8 @@ def predict(model: nn.Module, batch: TrainingBatch) -> Tensor:
 
     handle = head.register_forward_pre_hook(pick)
     try:
-        output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
+        where = {} if batch.position_ids is None else {"position_ids": batch.position_ids}
+        output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False, **where)
     finally:
         handle.remove()
     logits: Tensor = output.logits[0]
@@ -177,9 +226,13 @@ def _within(
 def until(samples: RequestSamples, limit: int) -> RequestSamples:
     """Return what was recorded at a request's first ``limit`` tokens: a draft may know fewer positions than its
     target."""
-    if len(samples.tokens) <= limit:
+    branches = samples.branches
+    beyond = branches is not None and (branches.begins + branches.lengths).max() > limit
+    if len(samples.tokens) <= limit and not beyond:
         return samples
-    return replace(_take(samples, samples.positions < limit), tokens=samples.tokens[:limit])
+    if branches is not None:
+        branches = branches.where(branches.begins + branches.lengths <= limit)
+    return replace(_take(samples, samples.positions < limit), tokens=samples.tokens[:limit], branches=branches)
 
 
 def _take(samples: RequestSamples, which: npt.NDArray[np.bool_]) -> RequestSamples:
@@ -200,4 +253,5 @@ def _cut(samples: RequestSamples, k: int) -> RequestSamples:
         topk_ids=samples.topk_ids[:, :k],
         topk_logprobs=samples.topk_logprobs[:, :k],
         outside=(samples.outside + cut_off).clip(0, 1),
+        branches=None if samples.branches is None else samples.branches.cut(k),
     )

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from osd.models.limits import ENDLESS
+from storage.branches import Branches
 from storage.errors import FeaturesNotKept
 from storage.records import RequestSamples, TrainingRun
+from storage.runs import TAKEN_UNTIL
 from storage.settings import GateSettings, LearnSettings
 from storage.store import Store
+from trainer.distil.branching import count
 from trainer.distil.collate import select, until
 from trainer.distil.teacher import Lessons
 
@@ -50,7 +53,7 @@ class TrainingData:
 
     def positions(self, learn: LearnSettings) -> int:
         """Return the number of their positions that ``learn.positions`` trains on."""
-        return sum(len(select(s, learn.positions)) for s in self.all)
+        return sum(count(select(s, learn.positions, learn.sampling)) for s in self.all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +98,7 @@ def gather(store: Store, run: TrainingRun, learn: LearnSettings, readable: Reada
 
     Raises SegmentDamaged, and FeaturesNotKept where hidden states are asked for and no claimed request has any.
     """
-    claimed = set(run.request_ids)
-    limit = learn.replay_requests + len(claimed)
-    earlier = store.samples.recent(run.draft, limit=limit, holdout=False, claimed=True)
-    replayed = [request for request in earlier if request not in claimed][: learn.replay_requests]
+    replayed = _replayed(store, run, learn)
     store.runs.note_replayed(run, replayed)
     new, old = (store.samples.read(ids) for ids in (run.request_ids, replayed))
     claimed_now, before = readable.among(new), readable.among(old)
@@ -106,6 +106,23 @@ def gather(store: Store, run: TrainingRun, learn: LearnSettings, readable: Reada
         raise FeaturesNotKept(reason=f"Of {len(new)} requests that wait none has them at every position.")
     unusable = len(new) + len(old) - len(claimed_now) - len(before)
     return TrainingData(claimed_now, before, unusable=unusable)
+
+
+def is_beside(run: TrainingRun) -> bool:
+    """Return whether a run took the requests of routes that its draft might serve and does not, which stay free for the
+    drafts that do."""
+    return TAKEN_UNTIL in run.settings
+
+
+def _replayed(store: Store, run: TrainingRun, learn: LearnSettings) -> list[str]:
+    claimed = set(run.request_ids)
+    limit = learn.replay_requests + len(claimed)
+    if is_beside(run):  # what it took earlier is what is older
+        before = min((s.created_at for s in store.samples.read(run.request_ids)), default=0.0)
+        earlier = store.samples.recent(run.draft, limit=limit, holdout=False, before=before, candidate=True)
+    else:
+        earlier = store.samples.recent(run.draft, limit=limit, holdout=False, claimed=True)
+    return [request for request in earlier if request not in claimed][: learn.replay_requests]
 
 
 def usable(some: Iterable[RequestSamples], vocab_size: int, positions: int = ENDLESS) -> list[RequestSamples]:
@@ -121,11 +138,19 @@ def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
     ids = samples.tokens.min(), samples.topk_ids.min(), samples.tokens.max() + 1, samples.topk_ids.max() + 1
     positions = samples.positions[0] >= 1 and samples.positions[-1] < len(samples.tokens)
     mass = np.exp(samples.topk_logprobs.astype(np.float32)).sum(axis=1) + samples.outside
-    return bool(min(ids) >= 0 and max(ids) <= vocab_size and positions and (abs(mass - 1) < WHOLE).all())
+    branches = samples.branches is None or _branches_are_usable(samples.branches, vocab_size)
+    whole = (abs(mass - 1) < WHOLE).all()
+    return bool(min(ids) >= 0 and max(ids) <= vocab_size and positions and whole and branches)
+
+
+def _branches_are_usable(branches: Branches, vocab_size: int) -> bool:
+    mass = np.exp(branches.topk_logprobs.astype(np.float32)).sum(axis=1) + branches.outside
+    ids = np.append(branches.tokens, branches.topk_ids)
+    return bool(ids.min() >= 0 and ids.max() < vocab_size and (abs(mass - 1) < WHOLE).all())
 
 
 def call_judges(
-    store: Store, draft: str, material: TrainingData, gate: GateSettings, readable: Readable, tested: int = 0
+    store: Store, run: TrainingRun, material: TrainingData, gate: GateSettings, readable: Readable, tested: int = 0
 ) -> Judges:
     """Return the newest unseen requests, at most ``gate.requests``, no older than what was trained on.
 
@@ -133,12 +158,17 @@ def call_judges(
     claimed ones make up the number. Raises SegmentDamaged.
     """
     since = min((s.created_at for s in material.all), default=0.0)
+    beside, draft = is_beside(run), run.draft
     asked = (
-        store.samples.recent(draft, limit=gate.requests, holdout=True),
-        store.samples.recent(draft, limit=gate.requests, holdout=False, claimed=False),
+        store.samples.recent(draft, limit=gate.requests, holdout=True, candidate=beside),
+        store.samples.recent(
+            draft, limit=gate.requests, holdout=False, claimed=None if beside else False, candidate=beside
+        ),
     )
     found = (read_since(store, ids, since) for ids in asked)
     held_out, fresh = (readable.among(some) for some in found)
+    if beside:  # those that no run of it has taken yet are newer than all that this one took
+        fresh = [s for s in fresh if s.created_at > run.settings[TAKEN_UNTIL]]
     newest = sorted(held_out + fresh, key=lambda s: s.created_at, reverse=True)[: gate.requests]
     chosen = {s.request_id for s in newest}
     lacking = max(0, gate.min_requests - len(newest) - tested)

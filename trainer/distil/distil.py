@@ -11,10 +11,14 @@ import torch
 from torch import nn
 
 from osd.models.features.base import FeatureDraft
+from storage.errors import BadSetting
 from storage.records import RequestSamples
 from storage.settings import LearnSettings
-from trainer.distil.collate import TrainingBatch, collate, device_of, plan, select
+from trainer.distil.branching import count
+from trainer.distil.collate import device_of
+from trainer.distil.epoch import Epoch
 from trainer.distil.feature_losses import FeatureLosses
+from trainer.distil.losses import LABELS
 from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import Schedule, adamw, scale, steps_done
 from trainer.distil.step import ALONE, Alone, Losses, take_step
@@ -54,6 +58,8 @@ class Distilled:
 
 Between = Callable[[DistilProgress], None]
 """A callback between two batches: for a heartbeat, for letting others run, or for stopping by an exception."""
+Renew = Callable[[int], Sequence[RequestSamples]]
+"""The samples of an epoch, by its number."""
 
 
 def distil(
@@ -67,44 +73,48 @@ def distil(
     slices: MicroBatches | None = None,
     together: Alone = ALONE,
     teacher: Teacher | None = None,
+    renew: Renew | None = None,
 ) -> Distilled:
     """Train ``model`` in place on ``samples`` for ``learn.epochs``; only parameters that require a gradient change.
 
     ``optimizer`` continues from earlier runs (:func:`trainer.distil.optimizer.adamw`); by default it is fresh.
     ``slices`` cuts each step's batch, to let others have the device in between. ``together`` shares each batch among
     processes that all call this with the same arguments. ``teacher`` adds to the batches what a feature draft reads, or
-    whole distributions.
+    whole distributions; branches are left out then. ``renew`` gives other samples for each epoch after the first: texts
+    that the draft had a part in, drawn anew.
 
-    At least one request must have positions of the kind that ``learn.positions`` names. The model's parameters
-    are float32; on a GPU the forward pass runs in bfloat16. Raises NotFinite, and whatever ``between``
-    raises; the model is then half trained and must be discarded.
+    At least one request must have positions of the kinds that ``learn.positions`` and ``learn.sampling`` name. The
+    model's parameters are float32; on a GPU the forward pass runs in bfloat16. Raises NotFinite, and whatever
+    ``between`` raises; the model is then half trained and must be discarded.
     """
     started = time.perf_counter()
-    chosen = [s for s in (select(s, learn.positions) for s in samples) if len(s)]
-    seeds = range(learn.seed, learn.seed + learn.epochs)
-    epochs = [plan(chosen, learn.batch_tokens, seed, learn.batch_positions) for seed in seeds]
-    steps = sum(map(len, epochs))
+    epoch = Epoch.of(model, samples, learn, texts=teacher is not None)
+    requests = epoch.requests
+    steps = sum(len(epoch.planned(learn, number)) for number in range(learn.epochs))
     optimizer = optimizer or adamw(model, learn)
     pace = torch.optim.lr_scheduler.LambdaLR(optimizer, scale(schedule, steps_done(optimizer), steps))
     losses = together.wrap(_losses(model.train(), learn, teacher))
     means, values = [], []
     step = positions = 0
-    for chunks in epochs:
-        total = 0.0
-        for chunk in chunks:
-            size = sum(len(chosen[i]) for i in chunk)
+    for number in range(learn.epochs):
+        if renew is not None and number:
+            epoch = Epoch.of(model, renew(number), learn, texts=teacher is not None)
+            model.train()
+        chosen, total = epoch.chosen, 0.0
+        for chunk in epoch.planned(learn, number):
+            size = sum(count(chosen[i]) for i in chunk)
             kept, (own, weight) = min(chosen[i].topk_ids.shape[1] for i in chunk), together.share(chunk)
             parts = [own] if slices is None else slices.cut(chosen, own)
-            batches = (_collated(model, chosen, part, kept, teacher) for part in parts)
+            batches = (epoch.batch(part, kept, teacher).to(device_of(model)) for part in parts)
             loss = take_step(losses, batches, size, learn.clip_norm, optimizer, together, weight)
             pace.step()
             values.append(loss)
             step, positions, total = step + 1, positions + size, total + loss * size
             between(DistilProgress(step, steps, loss, positions / (time.perf_counter() - started)))
-        means.append(total / sum(map(len, chosen)))
+        means.append(total / sum(map(count, chosen)))
     model.train(False)
     curve, seconds = loss_curve(values), time.perf_counter() - started
-    return Distilled(step, len(chosen), positions, means[0], means[-1], curve, seconds)
+    return Distilled(step, requests, positions, means[0], means[-1], curve, seconds)
 
 
 def loss_curve(losses: Sequence[float], points: int = CURVE) -> tuple[float, ...]:
@@ -115,15 +125,11 @@ def loss_curve(losses: Sequence[float], points: int = CURVE) -> tuple[float, ...
 
 
 def _losses(model: nn.Module, learn: LearnSettings, teacher: Teacher | None) -> Losses:
+    """Raises BadSetting where a feature draft is to learn labels."""
     if not isinstance(model, FeatureDraft):
         return Losses(model, learn)
     assert teacher is not None
+    if learn.loss == LABELS:
+        reason = f"{model.kind} drafts learn distributions; choose forward_kl, reverse_kl, jsd or total_variation"
+        raise BadSetting(source="settings", key="learn.loss", reason=reason)
     return FeatureLosses(model, learn, teacher.shared)
-
-
-def _collated(
-    model: nn.Module, chosen: Sequence[RequestSamples], part: Sequence[int], kept: int, teacher: Teacher | None
-) -> TrainingBatch:
-    some = [chosen[i] for i in part]
-    batch = collate(some, part, kept)
-    return (batch if teacher is None else teacher.complete(batch, some)).to(device_of(model))

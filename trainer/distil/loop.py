@@ -44,6 +44,7 @@ from storage.errors import (
     TrainingFailed,
     WeightsDamaged,
 )
+from storage.names import draft_of
 from storage.records import DraftVersion, RunState, TrainingRun
 from storage.settings import Settings
 from storage.store import Store
@@ -66,13 +67,15 @@ from trainer.distil.publish import (
 )
 from trainer.distil.resident import ResidentModels
 from trainer.distil.step import NotFinite
-from trainer.interval import claim_terms
+from trainer.interval import claim_terms, head_terms
 from trainer.lease import Lease, RunCancelled, RunStopped
 from trainer.shutdown import Stop
 
 log = logging.getLogger("osd.trainer")
 
 Watcher = Callable[[DistilProgress], None]
+AS_CANDIDATE = {"positions": "verified", "sampling": "teacher"}
+"""What a candidate learns of others' traffic: which tokens were refused there says nothing of its own."""
 
 
 def run_once(
@@ -87,7 +90,8 @@ def run_once(
     why_not: Callable[[], str | None] = lambda: None,
     resident: ResidentModels | None = None,
 ) -> TrainingRun | None:
-    """Train a draft on the requests waiting for it; None when nothing is due.
+    """Train a draft on the requests waiting for it, else on new ones of routes that it might serve and does not; None
+    when nothing is due.
 
     The returned run is PUBLISHED, REJECTED, FAILED (stopped by ``stop``) or LOST (another worker took the draft over;
     nothing of this run remains). ``watcher`` is called with the progress of training; ``memory`` holds the optimizer's
@@ -98,11 +102,20 @@ def run_once(
     """
     settings = of_draft(store, settings, draft)
     run = store.runs.claim(draft, holder, **claim_terms(store, settings, draft), retry=retry)
+    if run is None and _is_candidate(store, draft):
+        settings = settings.model_copy(update={"learn": settings.learn.model_copy(update=AS_CANDIDATE)})
+        run = store.runs.claim_beside(draft, draft, holder, **head_terms(store, settings, draft))
     if run is None:
         return None
     lease = Lease(store, run, settings.trainer.lease_seconds, stop, why_not)
     kept = memory or Memory(), resident or ResidentModels()
     return conduct(store, run, lambda: _train(store, settings, run, lease, watcher, *kept))
+
+
+def _is_candidate(store: Store, draft: str) -> bool:
+    """Return whether there is a route that a draft might serve and does not."""
+    own = draft_of(draft)
+    return any(own in route.candidates and route.draft != own for route in store.routes.list())
 
 
 def of_draft(store: Store, settings: Settings, draft: str) -> Settings:
@@ -159,7 +172,8 @@ def _train(
     material = gather(store, run, learn, readable)
     facts: dict[str, Any] = {"started_from": start.id, **material.counts}
     if not material.positions(learn):
-        reason = f"none of the requests has {learn.positions} positions to learn from"
+        what = "tokens behind a refused one" if learn.sampling == "student" else f"{learn.positions} positions"
+        reason = f"none of the requests has {what} to learn from"
         return store.runs.finish(run, RunState.REJECTED, result={**facts, "reason": reason})
 
     def between(progress: DistilProgress) -> None:
@@ -185,7 +199,7 @@ def _train(
 
     with rejected_on_error(store, version):
         tested = len(material.claimed) if first else 0
-        judges = call_judges(store, run.draft, material, settings.gate, readable, tested)
+        judges = call_judges(store, run, material, settings.gate, readable, tested)
         stored = stored_as(candidate, kept).train(False)
         second = hear(current, served(stored), judges.all, lease.keep, lessons)
         verdict = judge([first, second], settings.gate)

@@ -24,6 +24,8 @@ from torch.autograd.function import once_differentiable
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 
+LABELS = "cross_entropy"
+"""The loss that takes no distribution."""
 LOWEST_LOGPROB = -65504.0
 """float16's least finite number, which replaces a stored −∞ so that no loss is infinite."""
 LEAST_OUTSIDE = 2.0**-24
@@ -110,6 +112,12 @@ def jsd(log_p: Tensor, log_q: Tensor, beta: float = 0.5) -> Tensor:
 def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Return (m,) ½ Σ |p − q| = 1 − Σ min(p, q): the chance that a token drawn from the coarsened q is rejected."""
     return 0.5 * (log_p.exp() - log_q.exp()).abs().sum(dim=1)
+
+
+def cross_entropy(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return (m,) −log q(y) of the emitted tokens y (m,), from (m, v) logits: plain fine-tuning on labels, which the
+    paper calls FT. Of the target's distribution it uses nothing."""
+    return F.cross_entropy(logits, tokens, reduction="none")
 
 
 def distance(name: str, jsd_beta: float = 0.5) -> Distance:

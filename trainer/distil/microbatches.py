@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from storage.records import RequestSamples
-from trainer.distil.collate import context_length
+from trainer.distil.branching import context_length
 
 NEWEST = 0.3
 """Weight of the newest slice in the measured pace."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,19 +12,23 @@ from typing import Any
 import torch
 from torch import nn
 
+from osd.models.pair import load_pair
 from osd.models.weights import read_weights
 from osd.models.writing import write_full
 from storage.errors import BadInput, ModelNotLoaded, SegmentDamaged, TrainingFailed
 from storage.files.files import TemporaryPath, writing
 from storage.records import RequestSamples
 from storage.replay.segments import decode
-from storage.settings import Settings
+from storage.sampling import Sampling
+from storage.settings import LearnSettings, Settings
 from storage.store import open_store
 from trainer.devices import training_device
+from trainer.distil.branching import count
 from trainer.distil.collate import select
 from trainer.distil.data import read_since
 from trainer.distil.distil import DistilProgress, distil
 from trainer.distil.loop import Watcher
+from trainer.distil.on_policy import TextMixer
 from trainer.distil.step import NotFinite
 from trainer.lease import RunStopped
 from trainer.shutdown import Stop
@@ -65,6 +70,27 @@ class Selection:
         return sorted(kept, key=lambda s: s.created_at)[-(self.requests or len(kept)) :]
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnWith:
+    """The target with which texts are drawn anew in each epoch (:mod:`trainer.distil.on_policy`)."""
+
+    target: str
+    """Folder or hub name."""
+    sampling: Sampling
+
+    def mixer(self, settings: Settings, draft: str | Path) -> TextMixer:
+        """Load the target. Raises BadInput where the texts are the target's own, PairError."""
+        learn = settings.learn
+        if learn.sampling == "teacher":
+            raise BadInput(
+                reason="Teacher sampling learns the recorded texts and draws none: leave the target out, or set "
+                "learn.sampling to student or mixed."
+            )
+        pair = load_pair(self.target, str(draft), device=str(training_device(settings.trainer)), dtype="float32")
+        share = learn.mix if learn.sampling == "mixed" else 0.0
+        return TextMixer(pair.target, pair.eos_ids, share, self.sampling, pair.draft, settings.storage.top_k)
+
+
 def distil_offline(
     settings: Settings,
     draft: str | Path,
@@ -72,34 +98,64 @@ def distil_offline(
     chosen: Selection,
     stop: Stop | None = None,
     watcher: Watcher = lambda _: None,
+    drawn: DrawnWith | None = None,
 ) -> dict[str, Any]:
     """Train all weights of the draft for ``settings.learn.epochs``, write ``out`` (a new folder), and return a summary.
 
-    The summary is ready for JSON. Raises BadInput when there is nothing to learn or ``out`` exists, ModelNotLoaded,
-    StoreWriteFailed, and TrainingFailed when it was stopped or the loss was not finite; nothing is written then.
+    Student and mixed sampling learn what was recorded behind refused tokens; or, ``drawn`` with the target, texts that
+    are drawn anew from the recorded prompts in each epoch. The summary is ready for JSON. Raises BadInput when there is
+    nothing to learn or ``out`` exists, ModelNotLoaded, StoreWriteFailed, and TrainingFailed when it was stopped or the
+    loss was not finite; nothing is written then.
     """
     if out.exists():
         raise BadInput(reason=f"{out} exists; give the name of a new folder.")
-    samples = chosen.read(settings)
-    if not any(len(select(s, settings.learn.positions)) for s in samples):
-        raise BadInput(reason=f"There are no samples with {settings.learn.positions} positions to distil on.")
+    samples, learn = chosen.read(settings), settings.learn
+    mixer = drawn.mixer(settings, draft) if drawn else None
+    if mixer:
+        learn = learn.model_copy(update={"sampling": "teacher"})  # of texts that are drawn already
+        samples = [s for s in samples if 0 < s.prompt_len < len(s.tokens)]
+    if not (samples if mixer else any(count(select(s, learn.positions, learn.sampling)) for s in samples)):
+        raise BadInput(reason=_nothing(learn))
     model = _load(draft, training_device(settings.trainer))
     stop = stop or threading.Event()
 
-    def between(progress: DistilProgress) -> None:
+    def go_on() -> None:
         if stop.is_set():
             raise RunStopped("it was stopped")
+
+    drawing: list[float] = []
+
+    def renew(epoch: int) -> list[RequestSamples]:
+        assert mixer
+        begun = time.perf_counter()
+        texts = mixer(model, samples, learn.seed + epoch, go_on)
+        drawing.append(time.perf_counter() - begun)
+        return texts
+
+    def between(progress: DistilProgress) -> None:
+        go_on()
         watcher(progress)
 
     try:
-        done = distil(model, samples, settings.learn, between, schedule="cosine")
+        first = renew(0) if mixer else samples
+        done = distil(model, first, learn, between, schedule="cosine", renew=renew if mixer else None)
     except (NotFinite, RunStopped) as error:
         raise TrainingFailed(run="offline", draft=draft, reason=str(error)) from error
     with TemporaryPath(out.absolute().parent, out.name, folder=True) as aside:
         with writing(aside.path):
             write_full(model, aside.path, Path(draft))
         aside.rename(out.absolute())
-    return {"out": str(out), "epochs": settings.learn.epochs, **asdict(done)}
+    drawn_first = sum(drawing[:1])  # later draws fall into the time of training
+    return {"out": str(out), "epochs": settings.learn.epochs, "drawn_seconds": drawn_first, **asdict(done)}
+
+
+def _nothing(learn: LearnSettings) -> str:
+    if learn.sampling == "student":
+        return (
+            "There are no samples with tokens behind refused ones, which serve.record_branches keeps; give --target to "
+            "draw texts instead."
+        )
+    return f"There are no samples with {learn.positions} positions to distil on."
 
 
 def _load(draft: str | Path, device: torch.device) -> nn.Module:

@@ -95,7 +95,7 @@ def scale(schedule: Schedule, done: int, steps: int) -> Callable[[int], float]:
 
     def at(step: int) -> float:
         warm = min(1.0, (done + step + 1) / WARMUP)
-        part = step / max(1, steps)
+        part = min(1.0, step / max(1, steps))  # texts drawn anew may make more steps than was expected
         falls = {"constant": 1.0, "linear": 1 - (1 - FLOOR) * part, "cosine": 0.5 * (1 + math.cos(math.pi * part))}
         return warm * falls[schedule]
 

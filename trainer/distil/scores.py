@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from osd.models.features.base import FeatureDraft
 from osd.verification.rejection_sampling import expected_acceptance
 from storage.records import RequestSamples
+from trainer.distil.branching import without_branches
 from trainer.distil.chains import reached, unroll_at
 from trainer.distil.collate import TrainingBatch, collate, device_of, plan, predict
 from trainer.distil.feature_losses import spread
@@ -59,6 +60,7 @@ def score(
 ) -> DraftScores:
     """Score a draft on requests that have positions; ``lessons`` say what a feature draft reads. Raises
     FeaturesNotKept."""
+    samples = [without_branches(s) for s in samples]  # texts are what it drafts
     sums = np.zeros((4, len(samples)))
     for chunk in plan(samples, SCORING_TOKENS):
         some = [samples[i] for i in chunk]

@@ -17,7 +17,15 @@ from torch import Tensor, nn
 from osd.models.lora.tied import gather, ties
 from storage.settings import LearnSettings
 from trainer.distil.collate import TrainingBatch, predict
-from trainer.distil.losses import distance, draft_log_probs, fitted, target_log_probs
+from trainer.distil.losses import (
+    LABELS,
+    cross_entropy,
+    distance,
+    draft_log_probs,
+    fitted,
+    forward_kl,
+    target_log_probs,
+)
 from trainer.distil.sharded import whole
 
 
@@ -31,16 +39,24 @@ class Losses(nn.Module):
     def __init__(self, model: nn.Module, learn: LearnSettings) -> None:
         super().__init__()
         self.model, self._temperature = model, learn.temperature
-        self._measure = distance(learn.loss, learn.jsd_beta)
+        self._labels = learn.loss == LABELS
+        self._measure = forward_kl if self._labels else distance(learn.loss, learn.jsd_beta)
 
     def forward(self, batch: TrainingBatch) -> Tensor:
-        """Return the sum of the distances at the batch's positions."""
-        logits, temperature = predict(self.model, batch), self._temperature
+        """Return the weighted sum of the distances at the batch's positions."""
+        logits = predict(self.model, batch)
+        if self._labels:
+            return (batch.weights * cross_entropy(logits, batch.tokens)).sum()
+        return (batch.weights * self._measure(*self._outcomes(batch, logits))).sum()
+
+    def _outcomes(self, batch: TrainingBatch, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of target and draft over the same outcomes, (m, c) each."""
+        temperature = self._temperature
         if batch.rows_logprobs is not None:
             rows = fitted(batch.rows_logprobs, logits.shape[1])
-            return self._measure(*((each / temperature).log_softmax(1) for each in (rows, logits))).sum()
+            return (rows / temperature).log_softmax(1), (logits / temperature).log_softmax(1)
         log_p = target_log_probs(batch.topk_logprobs, batch.outside, logits.shape[1], temperature)
-        return self._measure(log_p, draft_log_probs(logits, batch.topk_ids, temperature)).sum()
+        return log_p, draft_log_probs(logits, batch.topk_ids, temperature)
 
 
 class Alone:

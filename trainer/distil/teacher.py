@@ -22,7 +22,8 @@ from torch import Tensor
 from osd.models.features.target import FeatureTarget, hidden_states_kept
 from storage.errors import FeaturesNotKept
 from storage.records import RequestSamples
-from trainer.distil.collate import TrainingBatch, collate, context_length, plan
+from trainer.distil.branching import context_length
+from trainer.distil.collate import TrainingBatch, collate, plan
 
 MB = 1 << 20
 READ_TOKENS = 2048

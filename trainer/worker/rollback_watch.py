@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 
+from storage.names import draft_of
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.store import Store
@@ -92,8 +94,13 @@ class RollbackWatch:
     def _since(self, version: DraftVersion) -> list[str]:
         """Return the newest requests that came after the version was created, newest first."""
         limit = MOST * self.settings.gate.watch_requests
-        older = set(self.store.samples.recent(self.draft, limit=limit, before=version.created_at))
-        return [request for request in self.store.samples.recent(self.draft, limit=limit) if request not in older]
+        # a draft that serves no route is judged on those that it might serve
+        recent = partial(self.store.samples.recent, self.draft, limit=limit, candidate=not self._serves())
+        older = set(recent(before=version.created_at))
+        return [request for request in recent() if request not in older]
+
+    def _serves(self) -> bool:
+        return any(route.draft == draft_of(self.draft) for route in self.store.routes.list())
 
     def _compare(self, current: DraftVersion, parent: DraftVersion, requests: list[str]) -> Comparison:
         device = training_device(self.settings.trainer)

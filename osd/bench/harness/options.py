@@ -39,6 +39,14 @@ MaxTokensOption = Annotated[int, typer.Option(help="Tokens of an answer at most;
 ClientsOption = Annotated[list[str] | None, typer.Option(help="Clients at a time.", metavar="N,…")]
 
 
+def body_of(sampling: Sampling) -> dict[str, float]:
+    """Return the fields by which a request to a server asks for such answers, as :func:`sampling_of` makes them."""
+    if sampling.greedy:
+        return {"temperature": 0}
+    named = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    return {name: getattr(sampling, name) for name in named}
+
+
 def sampling_of(temperature: float, top_p: float) -> Sampling:
     """Return how the answers of a bench are sampled, whatever the model's generation_config.json says. Raises
     typer.BadParameter."""

@@ -14,7 +14,16 @@ from typing import Annotated, Any
 
 import typer
 
-from osd.bench.harness.options import DraftOption, JsonOption, MaxTokensOption, TargetOption
+from osd.bench.harness.options import (
+    DraftOption,
+    JsonOption,
+    MaxTokensOption,
+    TargetOption,
+    TemperatureOption,
+    TopPOption,
+    body_of,
+    sampling_of,
+)  # fmt: skip
 from osd.bench.harness.prompts import PromptFiles
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.watch import Watch, note
@@ -28,6 +37,7 @@ from osd.demo.runner.process import worker_beside
 from osd.server.start import choose_pair
 from storage.errors import StoreError
 from storage.records import RunState
+from storage.sampling import GREEDY, Sampling
 from storage.settings import Settings, load_settings
 from storage.store import open_store
 
@@ -46,6 +56,8 @@ def command(
     every: Annotated[float, typer.Option(help="Seconds between two looks at the processes.", min=0.1)] = 5.0,
     measuring: Annotated[float, typer.Option(help="Seconds to find out what the server can do.", min=0.5)] = 20.0,
     max_tokens: MaxTokensOption = 64,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
     out: Annotated[Path, typer.Option(help="Folder of the picture and the worker's log.", metavar="DIR")] = (
         Path("out/soak")
     ),
@@ -57,18 +69,21 @@ def command(
 
     Example: `python -m osd.bench soak --minutes 30 --json`
     """
-    settings = load_settings()
+    settings, sampling = load_settings(), sampling_of(temperature, top_p)
     pair = choose_pair(settings.serve, target, draft).load(settings.serve)
     jobs = shuffled_jobs(prompts_that_fit(pair, settings.serve, prompts, max_tokens), max_tokens)
     out.mkdir(parents=True, exist_ok=True)
     watch = Watch()
     with TemporaryDirectory(prefix="osd-bench-soak-") as folder:
         own = settings_in(Path(folder), settings, pair, SERVERS[MAIN])
-        figures, curves = bench_soak(own, Path(folder), out / "worker.log", jobs, minutes, every, measuring, watch)
+        figures, curves = bench_soak(
+            own, Path(folder), out / "worker.log", jobs, minutes, every, measuring, watch, sampling
+        )
     rows = [
         {"process": role, **each, "growth": f"{each['growth']:+.1%}"} for role, each in figures["processes"].items()
     ]
     facts = {"target": pair.target.name, "draft": pair.draft.name, "minutes": minutes, "max_tokens": max_tokens}
+    facts |= {"temperature": temperature, "top_p": top_p}
     files = {"curves": draw(curves, out)}
     result = BenchResult("soak", facts, figures, {"Processes": rows}, files, watch.stopped)
     raise typer.Exit(result.show(as_json=json))
@@ -76,7 +91,7 @@ def command(
 
 def bench_soak(
     settings: Settings, folder: Path, log: Path, jobs: Sequence[ServeJob], minutes: float, every: float,
-    measuring: float, watch: Watch,
+    measuring: float, watch: Watch, sampling: Sampling = GREEDY,
 ) -> tuple[dict[str, Any], Curves]:  # fmt: skip
     """Run a server with these settings; Ctrl-C ends it early, with what there is. ``every``: seconds between two looks;
     ``measuring``: seconds in which it is found out what the server can do.
@@ -87,19 +102,20 @@ def bench_soak(
     with ExitStack() as stack:
         note("starting the server and a worker")
         served = stack.enter_context(server(settings, folder))
+        address = served.address._replace(extra=(*served.address.extra, *body_of(sampling).items()))
         worker = stack.enter_context(worker_beside(served.config, log))
         watcher = Watcher({"server": served.process.pid, "worker": worker.pid}, every)
         stack.callback(watcher.stop)
         with watch.until_ctrl_c():
             note("measuring what the server can do")
             begun = time.monotonic()
-            first = closed_load(served.address, cycle(jobs), 2 * settings.serve.max_batch, measuring)
+            first = closed_load(address, cycle(jobs), 2 * settings.serve.max_batch, measuring)
             if not first.requests:
                 raise StoreError(reason=f"The server answered nothing: {first.errors[0]}")
             able = first.requests / (time.monotonic() - begun)
             note(f"{able:.2f} requests a second; {SHARE:.0%} of that for {minutes:g} minutes")
             arrivals = _arrivals(jobs, SHARE * able, 60 * minutes)
-            open_load(served.address, arrivals, UNDER_WAY, 60 * minutes, load)
+            open_load(address, arrivals, UNDER_WAY, 60 * minutes, load)
         watcher.stop()
         if not watch.stopped:
             worker.require_alive()

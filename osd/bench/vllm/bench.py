@@ -21,7 +21,15 @@ from typing import Annotated, Any
 
 import typer
 
-from osd.bench.harness.options import DraftOption, JsonOption, TargetOption
+from osd.bench.harness.options import (
+    DraftOption,
+    JsonOption,
+    TargetOption,
+    TemperatureOption,
+    TopPOption,
+    body_of,
+    sampling_of,
+)  # fmt: skip
 from osd.bench.harness.prompts import PromptFiles, Tokens, numbers, tokens_by_set
 from osd.bench.harness.report import BenchResult, save_json
 from osd.bench.harness.watch import Watch, watching
@@ -47,6 +55,7 @@ from osd.models.tokenizer import load_tokenizer
 from osd.server.start import choose_pair
 from storage.errors import StoreError
 from storage.records import DEFAULT_DRAFT, Route, ratio
+from storage.sampling import GREEDY, Sampling
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 
@@ -90,16 +99,18 @@ def command(
     count: Annotated[list[str] | None, typer.Option(help="Prompts of each data set, in turn.", metavar="N,…")] = None,
     clients: Annotated[int, typer.Option(help="Clients at a time.", min=1)] = 4,
     max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=2)] = 64,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
     json: JsonOption = False,
 ) -> None:
     """A vLLM whose draft has random weights, `osd attach` and a worker beside it: does the draft learn, and are answers
-    those of a vLLM without speculation?
+    those of a vLLM without speculation? Sampled answers are not asked for again: they differ.
 
     Only the form of the draft is taken from --draft. On two cores 600 prompts take ten minutes.
 
     Example: `python -m osd.bench vllm --vllm .venv-vllm/bin/python --count 400,200 --out /tmp/learns`
     """
-    settings = load_settings()
+    settings, sampling = load_settings(), sampling_of(temperature, top_p)
     pair = choose_pair(settings.serve, target, draft)
     counts = numbers(count or ["400,200"], "--count", int, 1)
     found = tokens_by_set(load_tokenizer(pair.target), prompts, max(counts), LONGEST)
@@ -107,14 +118,16 @@ def command(
     make_new_folder(out)
     with watching() as watch:
         learned = LearningRun()
-        run = VllmRun(settings, vllm, Path(pair.target), Path(pair.draft), out.resolve(), sets, clients, max_tokens)
-        watch.begin(2 * sum(map(len, sets.values())) + WINDOW)
+        run = VllmRun(
+            settings, vllm, Path(pair.target), Path(pair.draft), out.resolve(), sets, clients, max_tokens, sampling
+        )
+        watch.begin((1 + sampling.greedy) * sum(map(len, sets.values())) + WINDOW)
         with watch.until_ctrl_c():
             run.go(learned, watch)
     figures = figures_of(learned, clients)
     facts = {
         "target": pair.target, "draft": f"{pair.draft}, random weights", "clients": clients, "max_tokens": max_tokens,
-        "prompts": {name: len(texts) for name, texts in sets.items()},
+        "prompts": {name: len(texts) for name, texts in sets.items()}, "temperature": temperature, "top_p": top_p,
     }  # fmt: skip
     files = {"all numbers": save_json(out / "summary.json", figures | {"settings": facts})}
     if learned.answers:
@@ -136,6 +149,7 @@ class VllmRun:
     sets: Mapping[str, Sequence[Tokens]]
     clients: int
     max_tokens: int
+    sampling: Sampling = GREEDY
     token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def go(self, learned: LearningRun, watch: Watch) -> None:
@@ -162,6 +176,8 @@ class VllmRun:
             distil_offline(config, log, draft=start, route=first, out=place, epochs=EPOCHS)
             VllmEngine(url, self.token).publish(place, weights_digest(place), "offline")
             learned.offline = self._ask(url, first, prompts[-WINDOW:], watch, "offline: ")
+        if not self.sampling.greedy:
+            return
         with vllm_server(self.vllm, self.target, self.out / "plain.log") as url:
             for name, prompts in self.sets.items():
                 learned.plain[name] = self._ask(url, name, prompts, watch, "without speculation: ")
@@ -213,7 +229,9 @@ class VllmRun:
         return [one.result() for one in asked]
 
     def _complete(self, url: str, route: str, prompt: Tokens) -> TokenAnswer:
-        body = {"prompt": list(prompt), "max_tokens": self.max_tokens, "temperature": 0, "return_token_ids": True}
+        body = {
+            "prompt": list(prompt), "max_tokens": self.max_tokens, "return_token_ids": True, **body_of(self.sampling)
+        }  # fmt: skip
         headers = {"Content-Type": "application/json", "X-OSD-Route": route}
         request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request) as said:
@@ -233,7 +251,8 @@ def alpha(answers: Sequence[TokenAnswer]) -> float | None:
 def figures_of(learned: LearningRun, clients: int) -> dict[str, Any]:
     """Return acceptance by data set, with random weights, and of the draft distilled offline; what was published, and
     how many answers have the ids of a vLLM without speculation."""
-    sets = {name: _of_set(answers, learned.plain.get(name, ())) for name, answers in learned.answers.items()}
+    plain = {name: learned.plain.get(name, ()) if learned.plain else None for name in learned.answers}
+    sets = {name: _of_set(answers, plain[name]) for name, answers in learned.answers.items()}
     first, offline = next(iter(sets.values()), {}), alpha(learned.offline)
     served = [one for answers in learned.answers.values() for one in answers]
     tokens = sum(len(one.tokens) for one in served)
@@ -246,7 +265,7 @@ def figures_of(learned: LearningRun, clients: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_set(answers: Sequence[TokenAnswer], plain: Sequence[TokenAnswer]) -> dict[str, Any]:
-    same = sum(one.tokens == other.tokens for one, other in zip(answers, plain, strict=False))
+def _of_set(answers: Sequence[TokenAnswer], plain: Sequence[TokenAnswer] | None) -> dict[str, Any]:
+    same = sum(one.tokens == other.tokens for one, other in zip(answers, plain or (), strict=False))
     ends = {"alpha_first": alpha(answers[:WINDOW]), "alpha_last": alpha(answers[-WINDOW:])}
-    return {"requests": len(answers), **ends, "same_ids": same}
+    return {"requests": len(answers), **ends, "same_ids": None if plain is None else same}

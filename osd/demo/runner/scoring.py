@@ -14,7 +14,7 @@ from torch import Tensor
 from osd.drafters.blended import TableGuesses
 from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.ngram.guess import sureness_of, trust_in_model
-from osd.drafters.scoring import distributions, logits_of, matches, reader_of
+from osd.drafters.scoring import drawn_from, expected_hits, logits_of, reader_of
 from osd.models.decoder import Decoder
 from osd.models.pair import Model
 from osd.sequence import Completion
@@ -28,8 +28,8 @@ class DraftReader:
         self._decoder = model.decoder(1, length)
 
     def hits(self, completion: Completion, p: Tensor | None = None) -> Sequence[float]:
-        """See :func:`expected_hits`."""
-        return expected_hits(self._decoder, completion, p)
+        """See :func:`osd.drafters.scoring.expected_hits`."""
+        return _hits(self._decoder, completion, p)
 
 
 class TargetReader:
@@ -40,31 +40,19 @@ class TargetReader:
         self._decoder = model.decoder(1, length)
 
     def distributions(self, completion: Completion) -> Tensor | None:
-        """Return p after warping for every token of the output, (n, V) float32; None of a greedy text, where the token
-        that stands there has all of it."""
-        if completion.request.sampling.greedy or not completion.tokens:
-            return None
-        return distributions(self._decoder, _text(completion), len(completion.tokens), completion.request.sampling)
+        """See :func:`osd.drafters.scoring.drawn_from`."""
+        return drawn_from(self._decoder, completion)
 
 
-def expected_hits(decoder: Decoder, completion: Completion, p: Tensor | None) -> Sequence[float]:
-    """Return for every token of the output the probability that the target accepts what a draft says there: Σ min(p, q)
-    over both distributions after warping, with the target's ``p`` (n, V); of a greedy text, without ``p``, whether the
-    draft's likeliest token is the one that stands there."""
+def _hits(decoder: Decoder, completion: Completion, p: Tensor | None) -> Sequence[float]:
     text, count = _text(completion), len(completion.tokens)
-    if not count:
-        return []
-    if p is None:
-        return matches(decoder, text, count)
-    q = distributions(decoder, text, count, completion.request.sampling, p.shape[1])
-    found: list[float] = torch.minimum(p, q.to(p.device)).sum(-1).tolist()
-    return found
+    return expected_hits(decoder, text, count, completion.request.sampling, p) if count else []
 
 
 def loaded_hits(loaded: LoadedDraft, completion: Completion, p: Tensor | None) -> Sequence[float]:
-    """Return :func:`expected_hits` of a draft that an engine has loaded."""
+    """Return :func:`osd.drafters.scoring.expected_hits` of a draft that an engine has loaded."""
     reader = reader_of(loaded, len(_text(completion)))
-    found = expected_hits(reader, completion, p)
+    found = _hits(reader, completion, p)
     reader.cache.drop()
     return found
 

@@ -166,13 +166,18 @@ class Answer:
     def _closing(self) -> Json:
         """Return osd's own fields, and vLLM's metrics where they were asked for."""
         done = [choice.done for choice in self.choices if choice.done]
-        own = {"route": [one.route for one in done], "draft_version": [choice.version for choice in self.choices]}
+        own: Json = {"route": [one.route for one in done], "draft_version": [choice.version for choice in self.choices]}
+        if lossy := self.service.settings.serve.lossy:
+            own["lossy"] = lossy
         steps = [step for one in done for step in one.steps]
         found = speculative_decoding(steps, self.service.facts.gamma_max, self.order.detail)
         return {"osd": own} | ({"metrics": {"speculative_decoding": found}} if found else {})
 
     def _headers(self) -> dict[str, str]:
-        found = {"X-OSD-Draft-Version": self._version(), "X-OSD-Route": self.choices[0].route}
+        found = {
+            "X-OSD-Draft-Version": self._version(), "X-OSD-Route": self.choices[0].route,
+            "X-OSD-Lossy": self.service.settings.serve.lossy,
+        }  # fmt: skip
         return {name: value for name, value in found.items() if value and value.isascii()}
 
     def _account(self, flight: Call) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from osd.models.kv_blocks import BLOCK
 from osd.server.metrics import families as m
 from osd.server.metrics.families import Family, FamilySet
+from osd.verification.lossy import MODES
 
 if TYPE_CHECKING:
     from osd.engine.engine import Engine
@@ -34,6 +35,8 @@ class EngineCollector:
         sheet.add(m.RECORDER_SECONDS, recorder.seconds + recorder.seconds_beside if recorder else 0)
         sheet.add(m.STEPS, stats.steps)
         sheet.add(m.STOOD_IN, stats.stood_in)
+        for mode in MODES:
+            sheet.add(m.LOSSY, self.engine.settings.serve.lossy == mode, mode)
         for drafter, count in list(stats.draft_failures.items()):
             sheet.add(m.DRAFT_FAILURES, count, drafter)
         sheet.add(m.READ, stats.read_tokens)

@@ -99,6 +99,7 @@ SPILL_BYTES = _gauge("osd_recorder_spill_bytes", "What waits there, and what was
 RECORDER_SECONDS = Metric("osd_recorder_seconds", "What recording took, of the decode loop and of its own thread.")
 STEPS = Metric("osd_engine_steps", "Steps of the decode loop.")
 STOOD_IN = Metric("osd_engine_stood_in_requests", "Requests that the default draft served for one not in memory.")
+LOSSY = _gauge("osd_engine_lossy", "1 for the lossy mode in which drafts are accepted, else 0.", "mode")
 DRAFT_FAILURES = Metric(
     "osd_engine_draft_failures", "Errors that drafters raised, each at the cost of a round's draft.", ("drafter",)
 )
@@ -142,7 +143,7 @@ STORE: Sequence[Metric] = (
 )  # fmt: skip
 """The metrics of the store's collector."""
 ENGINE: Sequence[Metric] = (
-    DROPPED, SPILLED, SPILL_BYTES, RECORDER_SECONDS, STEPS, STOOD_IN, DRAFT_FAILURES, SWAPS, SWAP_SECONDS, READ,
+    DROPPED, SPILLED, SPILL_BYTES, RECORDER_SECONDS, STEPS, STOOD_IN, LOSSY, DRAFT_FAILURES, SWAPS, SWAP_SECONDS, READ,
     PREFIX_QUERIED, PREFIX_HITS, VLLM_PREFIX_QUERIES, VLLM_PREFIX_HITS, CACHE_HELD, CACHE_WAITED, CACHE_SET_ASIDE,
     VLLM_CACHE_USAGE, VLLM_CACHE_CONFIG,
 )  # fmt: skip

@@ -67,6 +67,7 @@ def engine_facts(host: Host) -> Callable[[int], dict[str, Any]]:
             "rows": engine.settings.serve.max_batch * workers, "steps": engine.stats.steps,
             "swaps": len(engine.stats.swap_pause_ms), "draft_version": engine.draft_version,
             "dropped_positions": engine.recorder.dropped if engine.recorder else 0,
+            "lossy": engine.settings.serve.lossy or None,
         }  # fmt: skip
 
     return facts

@@ -11,6 +11,7 @@ import torch
 
 from osd.bench.acceptance import _lines, _names, bench_acceptance, draw
 from osd.bench.answer_reading import AnsweredPrompt, read_answer, rounds_of
+from osd.bench.harness.options import sampling_of
 from osd.bench.harness.watch import Watch
 from osd.models.features.target import FeatureTarget, read_features
 from storage.settings import load_settings
@@ -33,6 +34,15 @@ def test_the_target_agrees_with_itself_and_others_less_the_further_they_are(figu
     for kind in ("right", "overlap"):
         shares = figures[kind]["all"]
         assert shares["itself"] == pytest.approx(1.0, abs=1e-5) and shares["itself"] > shares["near"] > shares["far"]
+
+
+def test_sampled_answers_are_read_by_what_they_were_drawn_from() -> None:
+    """The target accepts itself everywhere, and is not always the likeliest token itself."""
+    pair, sampling = random_pair("llama"), sampling_of(0.7, 0.9)
+    settings = load_settings(serve={"max_length": 64, "max_batch": 2})
+    found = bench_acceptance(pair, {"itself": pair.target}, {"one": prompts(4, seed=1)}, settings, 8, Watch(), sampling)
+    assert found["overlap"]["all"]["itself"] == pytest.approx(1.0, abs=1e-5)
+    assert found["right"]["all"]["itself"] < 1.0
 
 
 def test_all_is_the_mean_over_the_positions_of_the_sets(figures: dict[str, Any]) -> None:

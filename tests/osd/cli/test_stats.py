@@ -159,3 +159,12 @@ def test_a_picture_of_one_hour_shows_that_hour_and_not_years():
     rows = [{"hour": 1_800_000_000, "route": "a", "alpha": 0.5, "emitted": 5}]
     low, high = over_time(rows, "hour", ["route"]).axes[0].get_xlim()
     assert (high - low) * 24 == pytest.approx(2)
+
+
+def test_totals_of_a_lossy_mode_are_named_and_stand_apart(osd, filled):
+    assert "lossily" not in osd("stats", "acceptance").stderr
+    filled.store.outcomes.add([replace(outcome(99, filled.root), controller="fixed (lossy typical)")], "test")
+    told = osd("stats", "acceptance")
+    assert "accepted lossily (serve.lossy = typical)" in told.stderr
+    rows = json.loads(osd("stats", "acceptance", "--by", "controller", "--json").stdout)
+    assert {row["controller"] for row in rows} >= {"fixed (lossy typical)"}

@@ -11,16 +11,18 @@ import torch
 
 import osd.drafters.scoring
 from osd.drafters.loaded_draft import LoadedDraft
-from osd.drafters.scoring import matches, reader_of, score
+from osd.drafters.scoring import drawn_from, matches, reader_of, score
 from osd.engine.engine import Engine
 from osd.models.decoder import Decoder
 from osd.models.pair import Pair
+from osd.verification.warping import Warp
 from router.auto import AutoRouter
 from router.base import Decision
 from router.fixed import FixedRouter
 from router.foresight import TextScore
 from router.throughput import Costs
 from storage.records import Outcome, Request, Route
+from storage.sampling import Sampling
 from tests.support.adapters import LINEAR, adapt, let_in, lora, read, save
 from tests.support.models import model_of, noisy, prompts, random_pair
 from tests.support.settings import settings_of
@@ -88,6 +90,24 @@ def test_a_score_is_where_the_drafts_own_first_choice_is_the_text(engine: Engine
         expected = (logits.argmax(-1)[:-1] == torch.tensor(text[1:]))[-24:].tolist()
         assert matches(reader_of(loaded, len(text)), text, 24) == expected
         assert score(loaded, done) == TextScore(sum(expected) / 24, 24)
+
+
+@torch.inference_mode()
+def test_a_sampled_text_is_scored_by_the_chance_that_a_drafted_token_is_accepted(engine: Engine) -> None:
+    """Σ min(p, q) after the request's warping, against both modules' own forward passes, for every candidate."""
+    sampling = Sampling(0.8, top_p=0.9, seed=3)
+    (done,) = engine.run([Request(prompts(1, seed=5)[0], max_new_tokens=24, sampling=sampling)])
+    assert engine.shadow.work(idle=True)
+    seen = heard(engine)[done.request.id]
+    text = torch.tensor([[*done.request.prompt_tokens, *done.tokens]])
+    warp = Warp([sampling], engine.pair.vocab_size, engine.pair.device)
+    p = warp(engine.pair.target.module(text).logits[:, -25:-1])
+    for name, module in (("default", engine.pair.draft.module), ("adapted", adapted(engine.pair))):
+        q = warp(module(text).logits[:, -25:-1])
+        assert seen[name].judged == 24
+        assert seen[name].alpha == pytest.approx(float(torch.minimum(p, q).sum()) / 24, abs=1e-4)
+    target = engine.drafter.loaded_drafts["good"]
+    assert score(target, done, drawn_from(engine.target, done)).alpha == pytest.approx(seen["good"].alpha, abs=1e-6)
 
 
 def test_reading_leaves_rows_that_are_being_served_alone(engine: Engine) -> None:

@@ -13,7 +13,8 @@ import trainer.distil.step
 from storage.records import RequestSamples, TokenKind
 from storage.settings import LearnSettings
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
-from trainer.distil.collate import TrainingBatch, collate, context_length, plan, predict, select, until
+from trainer.distil.branching import context_length
+from trainer.distil.collate import TrainingBatch, collate, plan, predict, select, until
 from trainer.distil.data import usable
 from trainer.distil.distil import distil
 
