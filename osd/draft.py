@@ -41,7 +41,8 @@ class Tree:
     parents: list[int] = field(default_factory=list)
     """(N,) the node that each token follows, an earlier one."""
     drawn: int = 0
-    """Number of first tokens that are a chain from the root drawn from q; the others are certain."""
+    """Number of first tokens that were drawn from q, several children of a node without replacement, in their order;
+    the others are certain."""
     places: dict[Place, int] = field(default_factory=dict)
     """The node where a token follows a node."""
     peaks: list[float] = field(default_factory=list)
@@ -64,6 +65,18 @@ class Tree:
     def is_chain(self) -> bool:
         """Whether every token follows the one before it."""
         return self.parents == list(range(len(self.parents)))
+
+    @property
+    def is_drawn_chain(self) -> bool:
+        """Whether it is a chain of drawn tokens, as the acceptance rule for chains takes it."""
+        return self.drawn == len(self) and self.is_chain
+
+    def turns(self) -> list[int]:
+        """Return each token's index among the siblings drawn at its parent, −1 for those that are certain: (N,)."""
+        counts, turns = [0] * (len(self) + 1), [-1] * len(self)
+        for i, parent in enumerate(self.parents[: self.drawn]):
+            turns[i], counts[parent] = counts[parent], counts[parent] + 1
+        return turns
 
     def depths(self) -> list[int]:
         """Return the tokens from the root to each node, 0 for itself: (N + 1,)."""
@@ -151,8 +164,8 @@ class Draft:
     lengths: tuple[int, ...]
     """Tokens that count, a row."""
     q: Tensor | None
-    """(B, G, V) the distributions drawn from, after warping; None in a batch that is all greedy. Of trees (B, Q, V), Q
-    at least the length of the longest chain that was drawn."""
+    """(B, G, V) the distributions drawn from, after warping; None in a batch that is all greedy. Of trees (B, Q, V): at
+    [b, i] what the first child of node i was drawn from, for all nodes with drawn children."""
     passes: int
     """Passes of the drafter that it took: G, more where rows declined their last tokens, or fewer where a table named
     some. Of several drafters, those of the one that made most."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from osd.drafters.base import Drafting
+from osd.drafters.draft_trees import DraftTrees
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.model_free import LookupProposer, TableProposer
 from osd.drafters.pool import DraftPool
@@ -43,6 +44,11 @@ def _alone(parts: DraftingParts) -> Drafting:
 
 def _mixed(parts: DraftingParts) -> Drafting:
     return _tree(MixedDrafter, parts)
+
+
+def _trees(parts: DraftingParts) -> Drafting:
+    sized = RULES.entry(parts.settings.gamma.rule).weighs_costs
+    return DraftTrees(parts.pool, parts.settings.drafters.tree_nodes, parts.target, sized=sized)
 
 
 def _blended(parts: DraftingParts) -> Drafting:
@@ -100,6 +106,7 @@ DRAFTERS: Mapping[str, DrafterKind] = {
     "trigram": DrafterKind(_trigram),
     "lookup": DrafterKind(_lookup),
     "mixed": DrafterKind(drafting=_mixed),
+    "tree": DrafterKind(drafting=_trees),
     UNIVERSAL: DrafterKind(drafting=_universal),
 }
 """The drafters that ship with osd."""
@@ -135,7 +142,7 @@ def require_drafter_kind(settings: Settings) -> None:
 def proposer_name(settings: Settings) -> str | None:
     """Return who proposes tokens; None where drafts are the draft's alone."""
     kind = settings.drafters.kind
-    own = {"causal": None, UNIVERSAL: None, "blended": "trigram", "mixed": settings.drafters.branches}
+    own = {"causal": None, "tree": None, UNIVERSAL: None, "blended": "trigram", "mixed": settings.drafters.branches}
     return own.get(kind, kind)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from osd.draft import Draft
 from osd.drafters.causal import CausalDrafter
+from osd.drafters.feature_drafter import FeatureDrafter
 from osd.gamma.base import CostModel
 from osd.models.acceptance_head import HeadPass, heads_of
 from osd.models.decoder import Decoder
+from osd.models.features.decoder import FeatureDecoder
 from osd.models.lora.adapter import Adapter
 from osd.models.lora.bank import AdapterRows
 from osd.sequence import SequenceState
@@ -92,6 +94,49 @@ class DraftModel:
         used = self._bank.set_rows([seat.adapter for seat in seats])
         self.decoder.adapters = self._bank.mix if used else None
         self.drafter.head = heads_of([seat.head for seat in seats])
+
+
+class FeatureDraftModel(DraftModel):
+    """A feature draft's weights and cache: it reads the hidden states that the target's passes leave in its cache."""
+
+    def __init__(
+        self, decoder: FeatureDecoder, vocabulary: int, *, name: str | None, base: str | None, weight_bytes: int,
+        limit: int,
+    ) -> None:  # fmt: skip
+        """Wrap a decoder; arguments as of :class:`DraftModel`."""
+        self.drafter: FeatureDrafter = FeatureDrafter(decoder, vocabulary)
+        self.name, self.base, self.weight_bytes, self.limit = name, base, weight_bytes, limit
+        self.owns_weights = True
+        self.rows = []
+        self.newest = None
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of its cache, in bytes."""
+        return self.decoder.cache.bytes
+
+    def exchange(self, decoder: Decoder, *, owned: bool) -> None:
+        """Take another draft's weights; see :meth:`DraftModel.exchange`. :func:`exchanges` has said that it can."""
+        self.drafter.features.adopt(cast(FeatureDecoder, decoder))
+
+    def regroup(self) -> None:
+        """Do nothing: it has no adapters, and no acceptance head."""
+
+
+def model_of(decoder: Decoder | FeatureDecoder, vocabulary: int, **facts: Any) -> DraftModel:
+    """Return the draft model of a decoder; ``facts``: arguments of :class:`DraftModel`."""
+    kind: Any = FeatureDraftModel if isinstance(decoder, FeatureDecoder) else DraftModel
+    made: DraftModel = kind(decoder, vocabulary, **facts)
+    return made
+
+
+def exchanges(body: DraftModel, decoder: Decoder | FeatureDecoder) -> bool:
+    """Return whether a draft model may take a decoder's weights in the place of its own: drafts of one kind, which read
+    the same of the target."""
+    own = body.drafter.features if isinstance(body, FeatureDraftModel) else None
+    if own is None or not isinstance(decoder, FeatureDecoder):
+        return own is None and not isinstance(decoder, FeatureDecoder)
+    return own.alike(decoder)
 
 
 class LoadedDraft:

@@ -15,7 +15,8 @@ from osd.draft import Draft
 from osd.drafters.base import ShouldContinue
 from osd.drafters.chain_override import Begin
 from osd.drafters.failures import DraftFailures
-from osd.drafters.loaded_draft import DraftModel, LoadedDraft, seat_of
+from osd.drafters.feature_tree import TreeShape
+from osd.drafters.loaded_draft import DraftModel, FeatureDraftModel, LoadedDraft, seat_of
 from osd.drafters.merge import Part, merge, pick
 from osd.gamma.base import CostModel
 from osd.models.acceptance_head import HeadPass
@@ -48,6 +49,9 @@ class DraftPool:
         all."""
         self.second: Begin | None = None
         """Returns what may put other tokens into the drafts' chains; None where nothing may."""
+        self.shape: TreeShape | None = None
+        """How large the trees are of drafts that draft such; None where all draft chains."""
+        self._target: Decoder | None = None
         self._serve: ServeSettings | None = None
         self.busy: list[DraftModel] = []
         """Draft models that have rows."""
@@ -63,6 +67,18 @@ class DraftPool:
     def read_as(self, serve: ServeSettings) -> None:
         """Have drafts prefill in pieces, with a prefix cache for the default draft, as the settings say."""
         self._serve, self.most_read = serve, DRAFTS_READ * serve.prefill_tokens
+
+    def read_from(self, target: Decoder) -> None:
+        """Have feature drafts read the hidden states of this target, whose cache keeps them from now on."""
+        self._target = target
+        for loaded in self.loaded_drafts.values():
+            self.keep_features(loaded.body)
+
+    def keep_features(self, body: DraftModel) -> None:
+        """Have the target's cache keep what a draft model reads of it, from its next pass on."""
+        if self._target is not None and isinstance(body, FeatureDraftModel):
+            self._target.cache.keep_features(body.drafter.features.layers)
+            body.drafter.source = self._target
 
     @property
     def decoder(self) -> Decoder:
@@ -148,19 +164,20 @@ class DraftPool:
         self._timed.clear()
         self._laps.begin()
         if len(self.busy) == 1 and self.busy[0].rows == rows:
-            return self._ask(self.busy[0], gammas, warp, chance, should_continue)
+            return self._ask(self.busy[0], range(len(rows)), gammas, warp, chance, should_continue)
         places = {id(row): i for i, row in enumerate(rows)}
         parts: list[Part] = []
         for body in self.busy:
             where = [places[id(row)] for row in body.rows]
             some = None if warp is None else warp.take(where)
-            draft = self._ask(body, [gammas[i] for i in where], some, pick(chance, where), should_continue)
+            draft = self._ask(body, where, [gammas[i] for i in where], some, pick(chance, where), should_continue)
             parts.append((draft, where))
         return merge(parts, len(rows), self.vocabulary, self.device, sampled=warp is not None)
 
     def _ask(
         self,
         body: DraftModel,
+        places: Sequence[int],
         gammas: Sequence[int],
         warp: Warp | None,
         chance: Tensor | None,
@@ -172,7 +189,9 @@ class DraftPool:
             gammas = [0] * len(gammas)
         body.drafter.most_read = most = self.most_read
         body.drafter.second = self.second
-        if body.drafter.prefixes is None and self._serve and body is self.default.body:
+        if isinstance(body, FeatureDraftModel):
+            body.drafter.places, body.drafter.shape = places, self.shape
+        elif body.drafter.prefixes is None and self._serve and body is self.default.body:
             body.drafter.prefixes = draft_prefixes(self._serve, body.decoder.cache)
         unread = [row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma]
         body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))
@@ -187,7 +206,7 @@ class DraftPool:
             body.costs(self.costs).forget_drafts()
         if not draft.passes:
             body.costs(self.costs).unread = 0
-        if steps := max(draft.passes, draft.size):
+        if steps := max(draft.passes, draft.size if draft.trees is None else 0):
             self._timed.append((body, len(body.rows), steps))
             self._laps.end_one()
         return draft

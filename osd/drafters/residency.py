@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Literal
+from typing import Literal, cast
 
-from osd.drafters.loaded_draft import DraftModel, LoadedDraft, seat_of
+from osd.drafters.loaded_draft import DraftModel, FeatureDraftModel, LoadedDraft, exchanges, model_of, seat_of
 from osd.drafters.pool import DraftPool
 from osd.models.decoder import Decoder
+from osd.models.features.decoder import FeatureDecoder
 from osd.models.lora.adapter import Adapter
 
 
@@ -28,7 +29,7 @@ class LoadedVersion:
     """Positions that it knows."""
     base: str | None = None
     """Digest of the full weights that serve it, bare or under ``adapter``; None for a merged adapter."""
-    decoder: Decoder | None = None
+    decoder: Decoder | FeatureDecoder | None = None
     """The weights; None where those of ``base`` were in memory already."""
     weight_bytes: int = 0
     adapter: Adapter | None = None
@@ -45,7 +46,8 @@ class LoadedVersion:
 class DraftMemory:
     """Memory of one draft, in bytes."""
 
-    kind: Literal["full", "lora"]
+    kind: str
+    """The version's: full, lora, or a kind of feature draft."""
     version: str
     weight_bytes: int
     """Weights of its own: an adapter's factors, or whole weights."""
@@ -71,7 +73,7 @@ class DraftResidency:
         loaded, there = self.pool.loaded_drafts.get(arrival.draft), self._body_over(arrival.base)
         if loaded and there is loaded.body:
             self._replace(loaded, arrival, there)
-        elif loaded and there is None and arrival.decoder and self._is_alone(loaded):
+        elif loaded and there is None and arrival.decoder and self._may_exchange(loaded, arrival.decoder):
             self._exchange(loaded, arrival, arrival.decoder)
         elif there is None and arrival.decoder is None:
             return "later"
@@ -99,17 +101,18 @@ class DraftResidency:
         if loaded.adapter:
             shared = body.weight_bytes + body.cache_bytes
             return DraftMemory("lora", loaded.version, loaded.adapter.bytes, 0, shared)
-        return DraftMemory("full", loaded.version, body.weight_bytes, body.cache_bytes, 0)
+        kind = body.drafter.features.draft.kind if isinstance(body, FeatureDraftModel) else "full"
+        return DraftMemory(kind, loaded.version, body.weight_bytes, body.cache_bytes, 0)
 
     def _replace(self, loaded: LoadedDraft, arrival: LoadedVersion, body: DraftModel) -> None:
         """Set another adapter over the same base, or none."""
         loaded.version, loaded.adapter = arrival.version, arrival.adapter
         body.regroup()
 
-    def _exchange(self, loaded: LoadedDraft, arrival: LoadedVersion, decoder: Decoder) -> None:
+    def _exchange(self, loaded: LoadedDraft, arrival: LoadedVersion, decoder: Decoder | FeatureDecoder) -> None:
         """Set other weights in the same draft model."""
         body = loaded.body
-        body.exchange(decoder, owned=arrival.owned)
+        body.exchange(cast(Decoder, decoder), owned=arrival.owned)
         body.base, body.weight_bytes, body.limit = arrival.base, arrival.weight_bytes, arrival.limit
         self._replace(loaded, arrival, body)
 
@@ -130,11 +133,12 @@ class DraftResidency:
         assert arrival.decoder is not None
         taken = {loaded.body.name for loaded in self._kept()}
         name = next(n for i in count() if (n := arrival.draft + f" {i}" * (i > 0)) not in taken)  # an old one may last
-        body = DraftModel(
+        body = model_of(
             arrival.decoder, self.pool.vocabulary, name=name, base=arrival.base, weight_bytes=arrival.weight_bytes,
             limit=arrival.limit,
         )  # fmt: skip
         body.owns_weights = arrival.owned
+        self.pool.keep_features(body)
         return body
 
     def _body_over(self, base: str | None) -> DraftModel | None:
@@ -143,6 +147,10 @@ class DraftResidency:
             loaded.body for loaded in self.pool.loaded_drafts.values() if base is not None and loaded.body.base == base
         )
         return next(found, None)
+
+    def _may_exchange(self, loaded: LoadedDraft, decoder: Decoder | FeatureDecoder) -> bool:
+        """Return whether a draft's own model may take these weights."""
+        return self._is_alone(loaded) and exchanges(loaded.body, decoder)
 
     def _is_alone(self, loaded: LoadedDraft) -> bool:
         """Return whether no other draft uses its body."""

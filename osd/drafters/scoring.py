@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd.drafters.loaded_draft import LoadedDraft
+from osd.drafters.loaded_draft import FeatureDraftModel, LoadedDraft
 from osd.drafters.pool import DraftPool
 from osd.models.decoder import Decoder
 from osd.models.lora.bank import AdapterRows
@@ -59,7 +59,8 @@ class DraftScorer:
             return False
         begun = time.perf_counter()
         drafts, completion = self._waiting.pop()  # the newest: what drafts are worth now
-        loaded_drafts = {draft: loaded for draft in drafts if (loaded := self._pool.loaded_drafts.get(draft))}
+        here = [(draft, loaded) for draft in drafts if (loaded := self._pool.loaded_drafts.get(draft))]
+        loaded_drafts = {draft: loaded for draft, loaded in here if not isinstance(loaded.body, FeatureDraftModel)}
         try:
             if len(loaded_drafts) > 1 and self._scored:
                 p = drawn_from(self._target, completion)

@@ -144,6 +144,11 @@ class TreeDrafter:
         self.proposed = {}
         if who and self.pool.failures.may_ask(self.proposer.name):
             self._graft(trees, rows, who, gammas, nodes)
+        self.settle(trees, rows, chains, nodes)
+
+    def settle(self, trees: list[Tree], rows: Sequence[SequenceState], chains: Sequence[int], nodes: int) -> None:
+        """Prune grown trees, whose first ``chains`` tokens are a draft's chain, to ``nodes`` and to what is worth its
+        cost, and note them."""
         self._rounds += 1
         beliefs = [self.chances.of(tree, own) for tree, own in zip(trees, chains, strict=True)]
         grown = zip(rows, trees, beliefs, strict=True)
@@ -215,6 +220,6 @@ def plant(trees: Sequence[Tree], q: Tensor | None, passes: int, device: torch.de
     size = max(len(tree) for tree in trees)
     lines = [[*tree.tokens, *[0] * (size - len(tree))] for tree in trees]
     tokens = torch.tensor(lines, dtype=torch.long, device=device).view(len(trees), size)
-    chains = all(tree.drawn == len(tree) if sampled else tree.is_chain for tree in trees)
+    chains = all(tree.is_drawn_chain if sampled else tree.is_chain for tree in trees)
     lengths = tuple(len(tree) for tree in trees)
     return Draft(tokens, lengths, q, passes, trees=None if chains else tuple(trees))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osd.drafters.loaded_draft import DraftModel, LoadedDraft
+from osd.drafters.loaded_draft import LoadedDraft, model_of
 from osd.drafters.no_draft import NullDraftModel, require_drafter
 from osd.drafters.pool import DraftPool
 from osd.drafters.residency import DraftMemory, DraftResidency, LoadedVersion
@@ -115,7 +115,7 @@ def _first_seat(pair: Pair, settings: Settings, swap: Swap | None) -> LoadedDraf
     """Return the pair's own draft, with a cache for a whole batch; nobody where the pair has none."""
     if not has_draft(pair):
         return LoadedDraft(DEFAULT_DRAFT, UNVERSIONED, NullDraftModel(pair.device))
-    body = DraftModel(
+    body = model_of(
         pair.draft.decoder(settings.serve.max_batch, row_length(pair, settings)), pair.vocab_size, name=None,
         base=swap.root.digest if swap else None, weight_bytes=weight_bytes(pair.draft.module), limit=pair.draft.limit,
     )  # fmt: skip

@@ -81,6 +81,7 @@ class Engine:
         """What passes cost, for routers."""
         self.stats = EngineStats(draft_failures=self.drafter.failures.counts)
         self.target = pair.target.decoder(settings.serve.max_batch, row_length(pair, settings))
+        self.drafter.read_from(self.target)
         if settings.serve.cache_mb is not None:
             with torch.inference_mode():
                 self.target.bound(settings.serve.cache_mb << 20)

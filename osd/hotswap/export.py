@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 
+from osd.hotswap.whole_features import complete
 from osd.models.lora.adapter import CONFIG, WEIGHTS
 from osd.models.lora.merging import merged, quiet_peft
 from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights
@@ -16,6 +17,7 @@ from osd.models.writing import write_full
 from storage.errors import BadInput, ModelNotLoaded, WeightsDamaged
 from storage.records import DraftVersion
 from storage.store import Store
+from storage.versions.feature_kinds import FEATURE_KINDS
 
 
 def export(store: Store, version_id: str, destination: Path, *, adapter: bool = False) -> Path:
@@ -37,6 +39,8 @@ def _finish(store: Store, version: DraftVersion, folder: Path, adapter: bool) ->
             root = store.versions.lineage(version.id)[-1]
             store.versions.verify(root)
             (_point_to if adapter else _merge)(folder, store.versions.folder(root))
+        if version.kind in FEATURE_KINDS:
+            complete(store, version, folder)
         if version.kind in ("lora", "full"):
             _require_loads(folder, adapter)
     except ModelNotLoaded as error:

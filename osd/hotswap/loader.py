@@ -16,11 +16,13 @@ from transformers import PreTrainedModel
 
 from osd.drafters.residency import LoadedVersion
 from osd.models.decoder import Decoder, lay_out
+from osd.models.features.errors import FeatureDraftNotLoaded
+from osd.models.features.model import FeatureModel, load_feature_model
 from osd.models.forward import Builder
 from osd.models.lora.adapter import Adapter, LowRank, Sizes, read_adapter, sizes_of
 from osd.models.lora.merging import merged
 from osd.models.pair import Model, Pair, load_model
-from osd.models.sanity_check import require_finite, require_runs
+from osd.models.sanity_check import require_drafts, require_finite, require_runs
 from osd.models.shared_ids import SharedIds
 from osd.models.tokenizer import load_tokenizer
 from osd.models.vocabulary import check_vocabularies
@@ -29,6 +31,7 @@ from storage.errors import ModelNotLoaded, NotPlain, WeightsDamaged
 from storage.names import draft_of
 from storage.records import DraftVersion
 from storage.store import Store
+from storage.versions.feature_kinds import FEATURE_KINDS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +63,8 @@ class Loader:
 
     def __init__(self, store: Store, pair: Pair, digest: str, length: int) -> None:
         """Start with the pair's own draft. ``digest``: its digest as number 0; ``length``: positions of a row."""
-        self.store, self.pair, self.length = store, pair, length
-        self._families = {digest: Family.of(pair.draft)}
+        self.store, self.pair, self.length, self._digest = store, pair, length, digest
+        self._families = {} if isinstance(pair.draft, FeatureModel) else {digest: Family.of(pair.draft)}
 
     def load(self, version: DraftVersion, bases: Collection[str], *, shares: bool) -> LoadedVersion:
         """Load a version whose files are sound. ``bases``: digests of the full weights that are in memory; with
@@ -70,6 +73,8 @@ class Loader:
         A number 0 that no draft here came from is tried first. Raises WeightsDamaged, AdapterMismatch, ModelNotLoaded,
         CannotServeRagged, VocabularyMismatch, DraftUnsound.
         """
+        if version.kind in FEATURE_KINDS:
+            return self._features(version, bases)
         root = self.store.versions.lineage(version.id)[-1]
         family = self._family(root)
         if version.kind == "full":
@@ -100,6 +105,23 @@ class Loader:
         return replace(
             there, decoder=self._decoder(module, family, base.id), weight_bytes=weight_bytes(module),
             owned=module is not family.module,
+        )  # fmt: skip
+
+    def _features(self, version: DraftVersion, bases: Collection[str]) -> LoadedVersion:
+        """Return a feature draft, which is loaded where its weights are not in memory under any name."""
+        draft = self.pair.draft
+        if not (isinstance(draft, FeatureModel) and version.digest == self._digest):
+            if version.digest in bases:
+                return LoadedVersion(draft_of(version.draft), version.id, self.pair.target.limit, version.digest)
+            try:
+                draft = load_feature_model(self.store.versions.folder(version), self.pair.target)
+            except FeatureDraftNotLoaded as error:
+                raise WeightsDamaged(version=version.id, reason=error.facts["reason"].rstrip(".")) from None
+        decoder = cast(Any, draft.decoder(1, self.length))
+        require_drafts(decoder, version.id)
+        return LoadedVersion(
+            draft_of(version.draft), version.id, draft.limit, version.digest,
+            None if version.digest in bases else decoder, weight_bytes(draft.module), owned=True,
         )  # fmt: skip
 
     def _decoder(self, module: PreTrainedModel, family: Family, version: str) -> Decoder:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from transformers import PreTrainedModel
 
 from osd.hotswap.loader import Loader
+from osd.models.decoder import Decoder
 from osd.models.features.base import FeatureDraft
 from osd.models.features.files import load_feature_draft
 from osd.models.features.target import FeatureTarget
@@ -32,7 +35,7 @@ def require_servable(store: Store, version: DraftVersion, judged: PreTrainedMode
     for shares in (False, True) if version.kind == "lora" else (False,):
         loaded = loader.load(version, (), shares=shares)
         assert loaded.decoder
-        require_same(loaded.decoder, loaded.adapter, judged, version.id)
+        require_same(cast(Decoder, loaded.decoder), loaded.adapter, judged, version.id)
 
 
 @torch.no_grad()

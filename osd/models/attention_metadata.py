@@ -123,19 +123,21 @@ class AttentionMetadataBuilder:
         return torch.where(columns <= lines, self._seen, self._hidden)[None, None]
 
     def trees(
-        self, starts: Sequence[int], depths: Tensor, seen: Tensor, counts: Sequence[int], packed: Tensor | None
-    ) -> AttentionMetadata:
-        """Return the metadata of trees in the first B rows.
+        self, starts: Sequence[int], depths: Tensor, seen: Tensor, counts: Sequence[int], packed: Tensor | None,
+        offset: int = 0,
+    ) -> AttentionMetadata:  # fmt: skip
+        """Return the metadata of trees in the first B rows, of which ``offset`` tokens were fed before.
 
-        Token i of a row goes to slot ``starts`` + i, stands at position ``starts`` + ``depths`` (B, T), and sees the
-        text before ``starts`` and its ancestors, ``seen`` (B, T, T).
+        Token i of a row goes to slot ``starts`` + ``offset`` + i, stands at position ``starts`` + ``depths`` (B, T),
+        and sees the text before ``starts`` and its ancestors, ``seen`` (B, T, offset + T).
         """
         begin, width = self._column(starts), depths.shape[1]
-        span = max(starts) + width
-        columns = begin + self._ramp[:width]
+        span = max(starts) + offset + width
+        grown = begin + self._ramp[: offset + width]
         visible = (self._ramp[: self._wide(span)] < begin).unsqueeze(1).repeat(1, width, 1)
-        visible.scatter_(2, columns.unsqueeze(1).expand(-1, width, -1), seen)
-        return self._feed(0, starts, counts, begin + depths, columns, visible, span, packed)
+        visible.scatter_(2, grown.unsqueeze(1).expand(-1, width, -1), seen)
+        begins = [start + offset for start in starts]
+        return self._feed(0, begins, counts, begin + depths, grown[:, offset:], visible, span, packed)
 
     def _feed(
         self, first: int, starts: Sequence[int], counts: Sequence[int], queries: Tensor, columns: Tensor,

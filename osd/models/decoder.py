@@ -188,6 +188,7 @@ class Decoder:
         """Let the cache's rows hold blocks of so many bytes at most. Raises BadSetting where that is too little for one
         row. Before the first pass."""
         beside = self.beside(1, 1)
+        beside.cache.keep_features(self.cache.features)
         beside.logits(torch.zeros(1, 1, dtype=torch.long, device=self.device), [0])
         size = beside.cache.slot_bytes * BLOCK
         total, least = memory // size - 1, blocks_for(self.cache.length)  # one is nobody's

@@ -38,6 +38,8 @@ class PassShape(NamedTuple):
     """Tokens that are chosen, one after another; 0 for a pass whose logits are wanted."""
     hidden: bool = False
     """Whether the final hidden states are wanted, too."""
+    features: tuple[int, ...] = ()
+    """The hidden states of every position that the cache keeps."""
     choice: Any = None
     """How they are chosen: the class of :class:`Chooser` and what it is the same for."""
 
@@ -71,7 +73,8 @@ def shape_of(
     while span < end:
         span *= 2
     kind = chooser.kind if chooser else None
-    return PassShape(many, wide, min(span, cache.stride), drafts, cache.wants_embedding, kind)
+    kept = tuple(cache.features)
+    return PassShape(many, wide, min(span, cache.stride), drafts, cache.wants_embedding, kept, kind)
 
 
 class FixedPass:

@@ -20,6 +20,7 @@ from transformers.masking_utils import AttentionMaskInterface, causal_mask_funct
 from osd.models.attention_metadata import AttentionMetadata
 from osd.models.captured_pass import CapturedPass
 from osd.models.forward import CompiledForward
+from osd.models.hidden_states import hidden_states_noted
 from osd.models.kv_cache import RaggedCache
 from osd.models.lora.bank import AdapterBatch
 
@@ -64,6 +65,8 @@ class HuggingFaceForward:
         """Compute the logits; see :class:`osd.models.forward.ForwardPass`."""
         feed: AttentionMetadata = cache.feed
         with ExitStack() as hooks:
+            if cache.features:
+                hooks.enter_context(hidden_states_noted(self._module, tuple(cache.features), cache.note))
             if cache.wants_embedding:
                 hooks.enter_context(_embedding_kept(self._module, cache))
             if cache.mix is not None:

@@ -62,7 +62,8 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
                 self.kept.append(self._lazy[-1].tensor)
             else:
                 self.kept.append(torch.zeros(heads, slots, width, dtype=dtype, device=device))
-        self.keys, self.values = self.kept
+        if len(self.kept) == 2:
+            self.keys, self.values = self.kept
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
@@ -146,6 +147,27 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
     get_max_cache_shape = get_max_length  # its name in the first versions of transformers 5
 
 
+class FeatureLayer(RaggedLayer):  # type: ignore[no-untyped-call]  # transformers' own base is untyped
+    """One hidden state of the target at every position: (1, slots, H + 1), kept as keys are. The last number is 1 where
+    the state was computed, and 0 where it never was."""
+
+    def put(self, states: torch.Tensor, slots: torch.Tensor) -> None:
+        """Write states (N, H) at slots (N,)."""
+        if not self.is_initialized:
+            self._allocate([(1, states.shape[1] + 1, states.dtype, states.device)])
+            self.is_initialized = True
+        marked = torch.nn.functional.pad(states, (0, 1), value=1.0)
+        self.kept[0].index_copy_(1, slots.to(states.device), marked.unsqueeze(0))
+
+    def read(self, row: int, begin: int, end: int) -> torch.Tensor:
+        """Return the states of a row's positions ``begin`` to ``end`` − 1, (end − begin, H)."""
+        return self.kept[0][0, self.cache.line(row, begin, end), :-1]
+
+    def has(self, row: int, begin: int, end: int) -> bool:
+        """Return whether they were all computed."""
+        return self.is_initialized and bool(self.kept[0][0, self.cache.line(row, begin, end), -1].all())
+
+
 class RaggedCache(Cache):
     """The cache of one model: ``rows`` rows of up to ``length`` positions, with memory for the blocks that they
     hold."""
@@ -176,6 +198,9 @@ class RaggedCache(Cache):
         """Adapters that the next pass adds; None for none."""
         self.ragged = [RaggedLayer(self) for _ in range(layers)]
         """The same objects as ``layers``, by their own type."""
+        self.features: dict[int, FeatureLayer] = {}
+        """The hidden states that are kept beside keys and values, by number: i is the input of layer i, and the number
+        of layers is what the output layer reads."""
         super().__init__(layers=list(self.ragged))
 
     def like(self, rows: int, length: int) -> RaggedCache:
@@ -183,6 +208,24 @@ class RaggedCache(Cache):
         other = RaggedCache(len(self.ragged), rows, length, self._device, self._dtype, self.limit)
         other.keeps_still = False
         return other
+
+    # hidden states
+
+    def keep_features(self, layers: Iterable[int]) -> None:
+        """Keep these hidden states from the next pass on, for drafts that read them. What was computed before lacks
+        them."""
+        for number in sorted(set(layers) - self.features.keys()):
+            self.features[number] = FeatureLayer(self)
+
+    def note(self, number: int, states: torch.Tensor, slots: torch.Tensor | None = None) -> None:
+        """Keep the pass's hidden state ``number``, (…, H) in the order of its slots; nothing where nobody wants it."""
+        if layer := self.features.get(number):
+            layer.put(states.reshape(-1, states.shape[-1]), self.feed.slots if slots is None else slots)
+
+    @property
+    def _stores(self) -> list[RaggedLayer]:
+        """All that is kept of a position."""
+        return [*self.ragged, *self.features.values()]
 
     # blocks
 
@@ -202,7 +245,7 @@ class RaggedCache(Cache):
         """Give a row's blocks back: it has ended, or is elsewhere."""
         self.layout.release(row)
         if not self.layout.paged:
-            for layer in self.ragged:
+            for layer in self._stores:
                 layer.release(row * self.layout.stride, (row + 1) * self.layout.stride)
 
     def grow(self, rows: int) -> None:
@@ -232,7 +275,7 @@ class RaggedCache(Cache):
         before, self.layout = self.layout, layout
         for row, count in enumerate(before.held):
             layout.take(row, count)
-        for layer in self.ragged:
+        for layer in self._stores:
             layer.lay_out(before)
 
     @property
@@ -247,12 +290,13 @@ class RaggedCache(Cache):
 
     @property
     def kept(self) -> list[torch.Tensor]:
-        """Keys and values of every layer, (heads, slots, head_dim) each; none before the first pass."""
-        return [kept for layer in self.ragged for kept in layer.kept]
+        """Keys and values of every layer, and the hidden states that are kept, (heads, slots, head_dim) each; none
+        before the first pass."""
+        return [kept for layer in self._stores for kept in layer.kept]
 
     def drop(self) -> None:
         """Free keys and values: cache and layers refer to each other, and Python's collector may be long in coming."""
-        for layer in self.ragged:
+        for layer in self._stores:
             layer.drop()
         for row in range(self.rows):
             self.layout.release(row)
@@ -260,7 +304,7 @@ class RaggedCache(Cache):
     @property
     def slot_bytes(self) -> int:
         """Memory of one position's keys and values, of all layers, in bytes; 0 before the first pass."""
-        return sum(layer.slot_bytes for layer in self.ragged)
+        return sum(layer.slot_bytes for layer in self._stores)
 
     @property
     def bytes(self) -> int:
@@ -280,11 +324,11 @@ class RaggedCache(Cache):
 
     def aim_tree(
         self, starts: Sequence[int], depths: torch.Tensor, seen: torch.Tensor, counts: Sequence[int],
-        packed: torch.Tensor | None,
+        packed: torch.Tensor | None, offset: int = 0,
     ) -> AttentionMetadata:  # fmt: skip
         """Point the next forward pass at trees; arguments as in
         :meth:`osd.models.attention_metadata.AttentionMetadataBuilder.trees`."""
-        self.feed = self._aim.trees(starts, depths, seen, counts, packed)
+        self.feed = self._aim.trees(starts, depths, seen, counts, packed, offset)
         return self.feed
 
     def _size(self) -> int:
@@ -306,20 +350,20 @@ class RaggedCache(Cache):
             sources = [self.layout.slot(row, starts[row] + source) for row, source, _ in moves]
             targets = [self.layout.slot(row, starts[row] + target) for row, _, target in moves]
             slots = torch.tensor([sources, targets], device=self._device)
-            for layer in self.ragged:
+            for layer in self._stores:
                 layer.copy(slots[0], slots[1])
 
     def copy_row(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` positions over another row."""
         self.extend(target, [length])
-        for layer in self.ragged:
+        for layer in self._stores:
             layer.copy_line(self.line(source, 0, length), self.line(target, 0, length))
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Move a row with its first ``length`` positions to the place of another (closes the gap that a leaving row
         makes)."""
         if not self.layout.paged:
-            for layer in self.ragged:
+            for layer in self._stores:
                 layer.copy_line(self.line(source, 0, length), self.line(target, 0, length))
         self.layout.exchange(source, target)
         self.release_row(source)
@@ -327,6 +371,6 @@ class RaggedCache(Cache):
     def swap_rows(self, one: int, other: int, length: int) -> None:
         """Exchange two rows, with their first ``length`` positions."""
         if not self.layout.paged:
-            for layer in self.ragged:
+            for layer in self._stores:
                 layer.swap_lines(self.line(one, 0, length), self.line(other, 0, length))
         self.layout.exchange(one, other)

@@ -127,7 +127,7 @@ class LlamaForward:
         hidden, cos, sin = self._climb(tokens, cache)
         top = len(self.layers) - 1
         hidden = hidden + self.layers[top].attend(hidden, top, cache, cos, sin)
-        hidden = hidden + self.layers[top].transform(hidden, mix)
+        hidden = self._note_last(hidden + self.layers[top].transform(hidden, mix), cache)
         if last is not None:
             hidden = hidden.gather(1, last.view(-1, 1, 1).expand(-1, 1, hidden.shape[2]))
         cache.embedding = F.rms_norm(hidden, (hidden.shape[2],), self.norm, self.eps)
@@ -144,10 +144,21 @@ class LlamaForward:
         yield self.head
 
     def fill(self, tokens: Tensor, cache: RaggedCache) -> None:
-        """Fill the cache only: the last layer writes keys and values, and computes nothing else."""
+        """Fill the cache only: the last layer writes keys and values, and computes nothing else, unless its output is
+        kept, too."""
         hidden, cos, sin = self._climb(tokens, cache)
         top = len(self.layers) - 1
-        self.layers[top].remember(hidden, top, cache, cos, sin)
+        if top + 1 not in cache.features:
+            self.layers[top].remember(hidden, top, cache, cos, sin)
+            return
+        hidden = hidden + self.layers[top].attend(hidden, top, cache, cos, sin)
+        self._note_last(hidden + self.layers[top].transform(hidden, cache.mix), cache)
+
+    def _note_last(self, hidden: Tensor, cache: RaggedCache) -> Tensor:
+        """Let the cache keep what the output layer would read of the last layer's output, where that is wanted."""
+        if len(self.layers) in cache.features:
+            cache.note(len(self.layers), F.rms_norm(hidden, (hidden.shape[2],), self.norm, self.eps))
+        return hidden
 
     def _climb(self, tokens: Tensor, cache: RaggedCache) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the input of the last layer, (B, T, D) or (1, N, D), and the rotary tables at those positions."""
@@ -159,8 +170,10 @@ class LlamaForward:
         if mix is not None:
             hidden = mix.embed("embed", tokens, hidden)
         for index, layer in enumerate(self.layers[:-1]):
+            cache.note(index, hidden)
             hidden = hidden + layer.attend(hidden, index, cache, cos, sin)
             hidden = hidden + layer.transform(hidden, mix)
+        cache.note(len(self.layers) - 1, hidden)
         return hidden, cos, sin
 
     def extend_rotary(self, length: int) -> tuple[Tensor, Tensor]:
@@ -169,11 +182,17 @@ class LlamaForward:
         if len(self.cos) >= length:
             return self.cos, self.sin
         positions = torch.arange(length, device=self.embedding.device).unsqueeze(0)
-        cos, sin = self.rotary(self.embedding[:1], positions)
-        sin = sin.clone()
-        sin[..., : sin.shape[-1] // 2].neg_()
-        self.cos, self.sin = cos[0].contiguous(), sin[0]
+        self.cos, self.sin = rotary_tables(self.rotary, self.embedding[:1], positions)
         return self.cos, self.sin
+
+
+def rotary_tables(rotary: Any, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine at positions (1, T) by a module's rotary positions, (T, head_dim) each, as
+    :meth:`LlamaForward.extend_rotary`."""
+    cos, sin = rotary(like, positions)
+    sin = sin.clone()
+    sin[..., : sin.shape[-1] // 2].neg_()
+    return cos[0].contiguous(), sin[0]
 
 
 class FusedLayer:
@@ -195,27 +214,35 @@ class FusedLayer:
         windowed = config.sliding_window if config.model_type == "mistral" else None  # the others say it layer by layer
         self.window: int | None = getattr(attention, "sliding_window", windowed)
         """Positions that it sees, the query's own included; None for all."""
-        self.before, self.after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
-        self.eps: float = layer.input_layernorm.variance_epsilon
+        self.before = getattr(layer.input_layernorm, "weight", None)  # an EAGLE draft's layer has none
+        self.after: Tensor = layer.post_attention_layernorm.weight
+        self.eps: float = layer.post_attention_layernorm.variance_epsilon
         self.query_norm, self.key_norm = (
             getattr(getattr(attention, name, None), "weight", None) for name in ("q_norm", "k_norm")
         )
 
     def attend(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor) -> Tensor:
         """Compute attention over the pass's rows: (B, T, D) → (B, T, D), or (1, N, D) → (1, N, D) in a packed pass."""
-        mix = cache.mix
-        query = self.remember(hidden, index, cache, cos, sin).flatten(0, 1)
+        mix, seen = cache.mix, self.look(self.remember(hidden, index, cache, cos, sin), index, cache)
+        return self.out(seen) if mix is None else mix.add(self.sites[1], seen, self.out(seen))
+
+    def look(self, query: Tensor, index: int, cache: RaggedCache) -> Tensor:
+        """Compute what queries (B, T, heads, head_dim), or (1, N, …), see: (B, T, heads · head_dim)."""
+        lines = query.flatten(0, 1)
         parts = [
-            attend(query[group.tokens], *cache.ragged[index].window(group.rows, group.span), group, self.scale)
+            attend(lines[group.tokens], *cache.ragged[index].window(group.rows, group.span), group, self.scale)
             for group in cache.feed.within(self.window)
         ]
-        seen = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*hidden.shape[:2], -1)
-        return self.out(seen) if mix is None else mix.add(self.sites[1], seen, self.out(seen))
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*query.shape[:2], -1)
 
     def remember(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor) -> Tensor:
         """Write the tokens' keys and values; return the queries (B, T or 1, N, heads, head_dim)."""
-        (lines, count, size), mix = hidden.shape, cache.mix
-        normed = F.rms_norm(hidden, (size,), self.before, self.eps)
+        normed = F.rms_norm(hidden, (hidden.shape[2],), self.before, self.eps)
+        return self.project(normed, index, cache, cos, sin)
+
+    def project(self, normed: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor) -> Tensor:
+        """Write keys and values, from what attention reads; return the queries, as :meth:`remember`."""
+        (lines, count, _), mix = normed.shape, cache.mix
         mixed = self.qkv(normed)
         if mix is not None:
             mixed = mix.add(self.sites[0], normed, mixed)
@@ -285,9 +312,15 @@ def _fused(module: PreTrainedModel) -> Fused:
     if found is None or found[0] != _state(module, found[1]):
         with torch.inference_mode(False), torch.no_grad():  # the module's weights stay what they are
             layers = [FusedLayer(layer, index) for index, layer in enumerate(model.model.layers)]
-            made: Fused = layers, _product(model.lm_head.weight, model.lm_head.bias)
+            made: Fused = layers, product_of(model.lm_head.weight, model.lm_head.bias)
         _FUSED[module] = found = _state(module, made), made
     return found[1]
+
+
+def fused_head(module: PreTrainedModel) -> Product | None:
+    """Return the product of a module's output layer that its fused passes use; None where it has none."""
+    found = _FUSED.get(module)
+    return None if found is None else found[1][1]
 
 
 def _state(module: PreTrainedModel, fused: Fused) -> object:
@@ -307,7 +340,7 @@ def _stacked(parts: Sequence[Any]) -> Product:
     """Return the product of modules that read the same input. Where it is not packed, it has their weights and biases,
     and they have views of its own."""
     weight, bias = (_stack([getattr(part, name) for part in parts]) for name in ("weight", "bias"))
-    product = _product(weight, bias)
+    product = product_of(weight, bias)
     if isinstance(product, PlainLinear):
         for name, whole in (("weight", weight), ("bias", bias)):
             own = [getattr(part, name) for part in parts if getattr(part, name) is not None]
@@ -322,7 +355,7 @@ def _stack(parts: Sequence[Tensor | None]) -> Tensor | None:
     return (kept[0] if len(kept) == 1 else torch.cat(kept)) if kept else None
 
 
-def _product(weight: Tensor | None, bias: Tensor | None) -> Product:
+def product_of(weight: Tensor | None, bias: Tensor | None) -> Product:
     """Return x ↦ x Wᵀ + b, with the weight packed once where the CPU's library can (2 × faster at few tokens)."""
     assert weight is not None
     if weight.device.type == "cpu" and weight.dtype == torch.float32:

@@ -88,11 +88,14 @@ class CapturedLlama:
         hidden = F.embedding(tokens.flatten(), fused.embedding)
         for index, layer in enumerate(fused.layers):
             sizes = _sizes(layer)
+            cache.note(index, hidden)
             query, key, value = first(hidden, *_before(layer), cos, sin, sizes)
             cache.ragged[index].write(key, value)
             group = feed.within(layer.window)[0]
             seen = attend(query, *cache.ragged[index].window(group.rows, group.span), group, layer.scale)
             hidden = second(hidden, seen, *_after(layer), sizes)
+        if len(fused.layers) in cache.features:
+            cache.note(len(fused.layers), F.rms_norm(hidden, (hidden.shape[1],), fused.norm, fused.eps))
         hidden = hidden.view(*tokens.shape, -1)
         if last is not None:
             hidden = hidden[torch.arange(len(hidden), device=hidden.device), last].unsqueeze(1)

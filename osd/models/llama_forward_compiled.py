@@ -118,19 +118,29 @@ class CompiledPass:
         packed = sum(fed.counts) < rows * width
         hidden, part, seen = self._climb(tokens, cache, fed)
         part = top(hidden, part, *seen, cache.ragged[-1])
-        if last is not None:
-            places = last.numpy() + np.arange(0, rows * width, width)
-            hidden, part = hidden[places], part[places]
+        places = None if last is None else last.numpy() + np.arange(0, rows * width, width)
+        if places is not None and len(self._layers) not in cache.features:
+            hidden, part, places = hidden[places], part[places], None
         embedding = _floats(*hidden.shape)
         parts.add_and_norm(hidden, part, self._final, self._eps, embedding.numpy())
+        cache.note(len(self._layers), embedding, _slots(seen))
+        if places is not None:
+            embedding = embedding[torch.from_numpy(places)]
         cache.embedding = embedding.view(1 if packed else rows, -1, hidden.shape[1])
         logits: Tensor = self._head(cache.embedding)
         return logits
 
     def fill(self, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> None:
-        """Fill the cache without logits: of the last layer keys and values are made, and nothing else."""
+        """Fill the cache without logits: of the last layer keys and values are made, and nothing else, unless its
+        output is kept, too."""
         hidden, part, seen = self._climb(tokens, cache, fed)
-        self._layers[-1].look_back(hidden, part, *seen, cache.ragged[-1])
+        if len(self._layers) not in cache.features:
+            self._layers[-1].look_back(hidden, part, *seen, cache.ragged[-1])
+            return
+        parts: Any = PARTS.ready
+        part, embedding = self._layers[-1](hidden, part, *seen, cache.ragged[-1]), _floats(*hidden.shape)
+        parts.add_and_norm(hidden, part, self._final, self._eps, embedding.numpy())
+        cache.note(len(self._layers), embedding, _slots(seen))
 
     def _climb(self, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> tuple[Array, Array, tuple[Any, Any]]:
         """Run all layers but the last. Returns what that one is given: its residual stream (N, D), what this grows by
@@ -141,9 +151,16 @@ class CompiledPass:
         cos, sin = self._rotary(cache.length)
         hidden, seen = self._embedding[line], (fed.sight(cache.stride), (cos.numpy(), sin.numpy()))
         part = np.zeros_like(hidden)
-        for layer, kept in zip(self._layers[:-1], cache.ragged, strict=False):
+        for number, (layer, kept) in enumerate(zip(self._layers[:-1], cache.ragged, strict=False)):
+            self._note(number, hidden, part, seen, cache)
             part = layer(hidden, part, *seen, kept)
+        self._note(len(self._layers) - 1, hidden, part, seen, cache)
         return hidden, part, seen
+
+    def _note(self, number: int, hidden: Array, part: Array, seen: tuple[Any, Any], cache: RaggedCache) -> None:
+        """Let the cache keep a layer's input, where that is wanted."""
+        if number in cache.features:
+            cache.note(number, torch.from_numpy(hidden + part), _slots(seen))
 
     def prepare(self) -> bool:
         """Do nothing: it is compiled in the background."""
@@ -211,6 +228,11 @@ class _CompiledLayer:
     def _attention(self, sight: Any, rotary: Any, kept: RaggedLayer) -> tuple[Any, ...]:
         keys, values = kept.kept
         return sight, rotary, self.norms, self.eps, self.scale, keys.numpy(), values.numpy()
+
+
+def _slots(seen: tuple[Any, Any]) -> Tensor:
+    """Return the slots where a pass's tokens stand, (n,)."""
+    return torch.from_numpy(seen[0][0])
 
 
 def _floats(*shape: int) -> Tensor:

@@ -19,7 +19,7 @@ from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.forward import Builder
 from osd.models.gguf import is_gguf, read_gguf
 from osd.models.limits import cut_short, position_limit
-from osd.models.model_digest import model_digest
+from osd.models.model_digest import local_folder, model_digest
 from osd.models.proof import choose_forward
 from osd.models.shared_ids import SharedIds
 from osd.models.tokenizer import load_tokenizer
@@ -27,6 +27,7 @@ from osd.models.vocabulary import check_vocabularies
 from osd.models.weights import first_line, read_weights
 from storage.errors import CannotServeRagged, ModelNotLoaded
 from storage.settings import ServeSettings, Settings
+from storage.versions.feature_kinds import feature_kind
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +123,11 @@ def load_pair(
     if is_gguf(draft):
         raise ModelNotLoaded(path=draft, reason="A draft learns, and weights that are packed cannot.")
     target_model = load_model(target, place, dtype, device_map)
+    if (folder := local_folder(str(draft))) is not None and feature_kind(folder):
+        from osd.models.features.model import load_feature_model  # which is made of this module's
+
+        loaded = load_feature_model(folder, target_model)
+        return Pair(target_model, loaded, load_tokenizer(target), eos_ids(target_model.module))
     draft_model = load_model(draft, place if draft_device is None else choose_device(draft_device), dtype)
     tokenizer = load_tokenizer(target)
     shared = check_vocabularies(target_model, draft_model, tokenizer, load_tokenizer(draft))

@@ -51,6 +51,8 @@ class PrefixCache:
     def fetch(self, place: int, prompt: Sequence[int], owner: Hashable, *, read: int = 0, leave: int = 0) -> int:
         """Copy what is known of a prompt's beginning to a place, all but ``leave`` tokens of what is to be read; return
         the tokens that are there then: ``read``, if no more is known than that."""
+        if len(self._pool) != len(self.cache.kept):
+            return read
         path = self._path(prompt, owner, len(prompt) - 1 - leave)
         if len(path) * BLOCK <= read:
             return read
@@ -63,9 +65,9 @@ class PrefixCache:
 
     def keep(self, place: int, prompt: Sequence[int], owner: Hashable) -> None:
         """Keep what is new of a prompt that was read, its last token aside."""
+        self._open()
         known = self._path(prompt, owner, len(prompt) - 1)
         wanted = _blocks(prompt, len(prompt) - 1)
-        self._open()
         self._touch([key for key, _ in known])
         new = wanted[len(known) : len(self._free) + len(self._known)]
         slots = [self._take() for _ in new]
@@ -107,10 +109,11 @@ class PrefixCache:
         return self._free.pop() if self._free else self._known.popitem(last=False)[1][1]
 
     def _open(self) -> None:
-        """Allocate memory, once the shapes are known."""
-        if self._pool:
-            return
+        """Allocate memory, once the shapes are known; anew where the cache has come to keep more of a position."""
         kept = self.cache.kept
+        if self._pool and len(self._pool) == len(kept):
+            return
+        self._known.clear()
         size = BLOCK * sum(each[:, :1].numel() * each.element_size() for each in kept)
         blocks = self.budget // max(1, size)
         self._pool = [each.new_zeros(len(each), blocks, BLOCK, each.shape[2]) for each in kept]

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from osd.models.decoder import Decoder, vocabulary_size
+from osd.models.features.decoder import FeatureDecoder
 from osd.models.lora.adapter import Adapter
 from osd.models.lora.bank import AdapterRows
 from storage.errors import DraftUnsound
@@ -55,6 +56,25 @@ def require_same(
     if not apart <= tolerance:
         reason = f"once loaded its logits differ by {apart:.2g} from those that were judged"
         raise DraftUnsound(version=version, reason=reason)
+
+
+@torch.inference_mode()
+def require_drafts(decoder: FeatureDecoder, version: str) -> None:
+    """Run a feature draft over a few columns, without touching the decoder's own cache. Raises DraftUnsound when that
+    fails or gives logits that are not numbers."""
+    draft, target = decoder.draft, decoder.target
+    beside = FeatureDecoder(draft, target, 1, TOKENS, decoder.limit)
+    tokens = torch.arange(TOKENS, device=decoder.device).unsqueeze(0) * (draft.vocab_size // TOKENS)
+    features = torch.ones(1, TOKENS, draft.feature_size, device=decoder.device, dtype=decoder.cache_dtype)
+    try:
+        hidden = beside.read([0], features, tokens, [TOKENS])
+        logits = beside.logits(beside.go_on([TOKENS], hidden, tokens[:, 0]))
+    except NO_MEMORY:
+        raise
+    except Exception as error:
+        raise DraftUnsound(version=version, reason=f"a pass failed: {type(error).__name__}: {error}") from error
+    if bool(logits.isnan().any()) or not bool(logits.amax(-1).isfinite().all()):
+        raise DraftUnsound(version=version, reason="it gives no finite numbers")
 
 
 def require_finite(adapter: Adapter, version: str) -> None:

@@ -43,9 +43,8 @@ def _ancestors(tree: Tree, width: int) -> bytes:
 
 
 def tables(trees: Sequence[Tree], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return parents (B, N), −1 for padding, and turns (B, N): 0 for a token that was drawn, −1 for one that is
-    certain; N = ``width``."""
+    """Return parents (B, N), −1 for padding, and turns (B, N), see :meth:`osd.draft.Tree.turns`; N = ``width``."""
     parents = [[*tree.parents, *[-1] * (width - len(tree))] for tree in trees]
-    turns = [[*[0] * tree.drawn, *[-1] * (width - tree.drawn)] for tree in trees]
+    turns = [[*tree.turns(), *[-1] * (width - len(tree))] for tree in trees]
     both = torch.tensor([parents, turns], device=device)
     return both[0], both[1]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from osd.models.features.model import FeatureModel
 from osd.models.llama_forward import LlamaForward
 from osd.models.llama_forward_compiled import CompiledPass
 from osd.models.pair import Model
@@ -13,6 +14,8 @@ from osd.models.pair import Model
 
 def weights_in_memory(model: Model) -> int:
     """Return the bytes of all that the module and its pass hold of the weights."""
+    if isinstance(model, FeatureModel):
+        return model.draft.weight_bytes  # what else it needs is the target's
     forward, module, extra = model.build(model.module), model.module, 0
     tensors: list[Tensor] = [*module.parameters(), *module.buffers()]
     if isinstance(forward, LlamaForward):

@@ -88,6 +88,19 @@ def process_draft(rows: Sequence[SequenceState], going: Sequence[bool], drafted:
     return logits
 
 
+def process_nodes(
+    rows: Sequence[SequenceState], drafted: Sequence[Sequence[Sequence[int]]], logits: Tensor
+) -> Tensor:
+    """Return a draft's logits (B, M or 1, V) after nodes of trees, processed, float32: (B, M, V). ``drafted``: of each
+    row's nodes, the drafted tokens up to it."""
+    width = max(1, max(map(len, drafted)))
+    logits = logits.float().expand(-1, width, -1).clone()
+    for row, nodes, lines in zip(rows, drafted, logits, strict=True):
+        for path, line in zip(nodes, lines, strict=False):
+            _process_line(row, line, path)
+    return logits
+
+
 def process_target(scored: RaggedLogits, rows: Sequence[SequenceState], draft: Draft) -> RaggedLogits:
     """Return the target's logits after each row's last token and each drafted one, processed; the same object where no
     row has processors. What came in stays as it is."""

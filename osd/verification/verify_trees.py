@@ -89,31 +89,47 @@ def _walk(logits: Tensor, rows: Sequence[SequenceState], draft: Draft, warp: War
     assert draft.trees is not None
     parents, turns = tables(draft.trees, draft.size, logits.device)
     height = max(max(tree.depths()) for tree in draft.trees)
-    forest = TreeBatch(draft.tokens, parents, turns, draft.q, int(draft.q is not None), height)
+    most = max(max(tree.turns(), default=-1) for tree in draft.trees) + 1
+    forest = TreeBatch(draft.tokens, parents, turns, draft.q if most else None, most, height)
     lines = torch.arange(len(rows), device=logits.device)
-    tests, draws = _uniforms(rows, draft.trees, chance, height)
+    tests, draws = _uniforms(rows, draft.trees, chance, height, most)
     return accept_tree_sampled(lambda node: warp(logits[lines, node].unsqueeze(1))[:, 0], forest, tests, draws)
 
 
 def _uniforms(
-    rows: Sequence[SequenceState], trees: Sequence[Tree], chance: Tensor, height: int
+    rows: Sequence[SequenceState], trees: Sequence[Tree], chance: Tensor, height: int, most: int
 ) -> tuple[Tensor, Tensor]:
-    """Return tests (B, D + 1, 1) and draws (B, D + 1), D = ``height``.
+    """Return tests (B, D + 1, ``most`` or 1) and draws (B, D + 1), D = ``height``. ``most``: children of a node that
+    were drawn.
 
     A chain uses the numbers that it would use among chains (``chance``, see :func:`osd.verification.result.uniforms`):
     then a seed repeats its text whatever its neighbours have drafted. A tree may draw at every depth, and takes so
-    many more."""
+    many more; one that has drawn several children of a node, a test for each further one at every level."""
     used, last = chance.shape[1] // 2, chance[:, -1:]
     tests = torch.cat([chance[:, used:-1], last], dim=1)[:, : height + 1]
     deep = [_draws(tree) for tree in trees]
     own = [[*row.chances(many), *[-1.0] * (height + 1 - many)] for row, many in zip(rows, deep, strict=True)]
     draws = torch.tensor(own, dtype=chance.dtype, device=chance.device)
-    return tests.unsqueeze(2), torch.where(draws < 0, last, draws)
+    further = [_further(row, tree, height + 1, most) for row, tree in zip(rows, trees, strict=True)]
+    others = torch.tensor(further, dtype=chance.dtype, device=chance.device).view(len(rows), height + 1, -1)
+    return torch.cat([tests.unsqueeze(2), others], dim=2), torch.where(draws < 0, last, draws)
+
+
+def _further(row: SequenceState, tree: Tree, levels: int, most: int) -> list[list[float]]:
+    """Return the tests of the second and later drawn children of a node, (D + 1, ``most`` − 1): a row takes as many as
+    its own tree asks for, whatever its neighbours have drawn."""
+    own = max(0, max(tree.turns(), default=0)) if tree.drawn else 0
+    if not own:
+        return [[0.0] * max(0, most - 1)] * levels
+    deep = max(tree.depths())
+    lines = row.chances(deep * own).reshape(deep, own).tolist()
+    rest = [[0.0] * own] * (levels - deep)
+    return [[*line, *[0.0] * (most - 1 - own)] for line in [*lines, *rest]]
 
 
 def _draws(tree: Tree) -> int:
     """Return how often a row may draw before the last time: at every level; a chain that was drawn, only at its end."""
-    return 0 if tree.drawn == len(tree) else max(tree.depths())
+    return 0 if tree.is_drawn_chain else max(tree.depths())
 
 
 def _by_node(walk: TreeVerifyResult, size: int) -> Tensor:

@@ -11,7 +11,8 @@ LOOKUP = "suffix matching over kept requests left serving, look-up in a request'
 
 class DrafterSettings(OpenSection):
     kind: str = "causal"
-    """Who drafts: causal, the draft; blended, the draft and a table of n-grams that learns from what is served, where
+    """Who drafts: causal, the draft, in chains; tree, the draft, in trees where it reads the target's hidden states
+    (Medusa, EAGLE, EAGLE-3); blended, the draft and a table of n-grams that learns from what is served, where
     that is more often right; trigram, that table alone; lookup, in a request's own text; mixed, the draft with branches
     of one of these two; universal, a draft with a vocabulary of its own, which does not learn; or a drafter that an
     installed package brings."""

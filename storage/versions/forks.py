@@ -17,6 +17,7 @@ from pathlib import Path
 from storage.errors import WrongState
 from storage.records import DraftVersion
 from storage.versions import weights
+from storage.versions.feature_kinds import FEATURE_KINDS
 from storage.versions.versions import VersionLedger
 
 
@@ -30,7 +31,7 @@ def fork(ledger: VersionLedger, draft: str, of: str) -> DraftVersion:
     if origin.kind == "head":
         raise WrongState(version=of, state="an acceptance head", action="forking", needed="a draft's weights")
     ledger.verify(origin)
-    if origin.kind == "full":
+    if origin.kind in ("full", *FEATURE_KINDS):
         return _root(ledger, draft, origin)
     base = ledger.lineage(of)[-1]
     ledger.verify(base)

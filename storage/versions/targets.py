@@ -72,6 +72,11 @@ class TargetLedger:
         with self._db.session(read_only=True) as session:
             return session.scalar(select(TargetRow.digest).order_by(TargetRow.served_at.desc()).limit(1))
 
+    def name_of(self, digest: str | None) -> str | None:
+        """Return the folder or hub name that a target last served by; None where it never did."""
+        with self._db.session(read_only=True) as session:
+            return session.scalar(select(TargetRow.name).where(TargetRow.digest == digest))
+
     def named(self, begin: str) -> str:
         """Return the digest that begins so. Raises NotFound unless there is one."""
         with self._db.session(read_only=True) as session:

@@ -20,7 +20,7 @@ def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
         self.compiled = None if self.alone else CapturedPass(self, list(module.parameters()), run_again)
 
     patch.setattr(HuggingFaceForward, "__init__", build)
-    patch.setattr(llama_forward, "_product", lambda weight, bias: PlainLinear(weight.detach(), bias))
+    patch.setattr(llama_forward, "product_of", lambda weight, bias: PlainLinear(weight.detach(), bias))
     patch.setattr(
         llama_forward, "_compiled",
         lambda fused, module: captured_llama(fused, fused.extend_rotary, list(module.parameters()), run_again),

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from osd.models.features.files import load_feature_draft
-from osd.models.features.target import FeatureTarget, layer_stack
+from osd.models.features.target import FeatureTarget
+from osd.models.hidden_states import layer_stack
 from osd.models.pair import load_model
 from storage.errors import BadSetting
 from storage.records import DraftVersion

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osd.models.features.target import FeatureTarget, hidden_states_kept
+from osd.models.features.target import FeatureTarget
+from osd.models.hidden_states import hidden_states_noted
 from storage.errors import FeaturesNotKept
 from storage.records import RequestSamples
 from trainer.distil.branching import context_length
@@ -120,7 +121,7 @@ class RecomputeTeacher:
         batch, end = collate(samples), self.shared.layers
         module, kept = self.shared.module, dict[int, Tensor]()
         with ExitStack() as hooks:
-            hooks.enter_context(hidden_states_kept(module, sorted({*self.layers, end}), kept))
+            hooks.enter_context(hidden_states_noted(module, sorted({*self.layers, end}), kept.__setitem__))
             output: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
             handle = output.register_forward_pre_hook(lambda _, args: (args[0][:, :1], *args[1:]))
             hooks.callback(handle.remove)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from osd.models.weights import read_weights
+from storage.versions.feature_kinds import feature_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,11 @@ class SpeculatedAnswer:
 def agreement(folder: Path, answers: Sequence[SpeculatedAnswer]) -> float | None:
     """Return the share of steps that accepted what the folder's model would have had right; None where there are none.
 
-    The step that an answer's end may have cut is left out.
+    The step that an answer's end may have cut is left out. None for a feature draft, too, which guesses by what the
+    target has computed.
     """
+    if feature_kind(folder):
+        return None
     module: Any = read_weights(folder, torch.float32)
     module.eval()
     judged = [same for one in answers for same in _steps(module, one)]

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from osd.models.features.errors import FeatureDraftMismatch
-from osd.models.features.target import FeatureTarget, layer_stack
+from osd.models.features.target import FeatureTarget
+from osd.models.hidden_states import layer_stack
 from osd.models.pair import eos_ids
 
 ROUNDING = 1e-2
@@ -40,7 +41,7 @@ def require_fit(folder: Path, facts: Mapping[str, Any], target: FeatureTarget, d
 
 def require_readable(draft: str | Path, target: FeatureTarget) -> None:
     """Check that a target has layers whose hidden states can be read, as wide as its embeddings. Raises
-    FeatureDraftMismatch."""
+    FeatureDraftMismatch, NoLayerStack."""
     layer_stack(target.module)
     if target.embedding_size != target.hidden_size:
         sizes = f"{target.embedding_size} wide, and its hidden states {target.hidden_size}"

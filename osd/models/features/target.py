@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from osd.models.features.errors import FeatureDraftMismatch
+from osd.models.hidden_states import hidden_states_noted
 from osd.models.limits import named
 
 Embed = Callable[[Tensor], Tensor]
@@ -104,41 +103,12 @@ class FeatureTarget:
         return int(self.head.weight.shape[0])
 
 
-def layer_stack(module: PreTrainedModel) -> nn.ModuleList:
-    """Return the target's decoder layers. Raises FeatureDraftMismatch where no stack of them is found."""
-    count = module.config.get_text_config().num_hidden_layers
-    text: Any = module.get_decoder()  # type: ignore[no-untyped-call]
-    stacks = [part for part in text.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
-    if not stacks:
-        reason = f"no stack of {count} layers was found in it, whose hidden states could be read."
-        raise FeatureDraftMismatch(draft="any", target=type(module).__name__, reason=reason)
-    return max(stacks, key=lambda stack: sum(weight.numel() for weight in stack.parameters()))
-
-
-@contextmanager
-def hidden_states_kept(module: PreTrainedModel, layers: Sequence[int], into: dict[int, Tensor]) -> Iterator[None]:
-    """Keep hidden states (B, T, H) in ``into`` during the block, by their numbers: i is the input of layer i, and the
-    number of layers is what the output layer reads."""
-    stack = layer_stack(module)
-    output: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
-
-    def keep(number: int, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        into[number] = args[0] if args else kwargs["hidden_states"]
-
-    with ExitStack() as hooks:
-        for number in layers:
-            part = output if number == len(stack) else stack[number]
-            handle = part.register_forward_pre_hook(partial(keep, number), with_kwargs=True)
-            hooks.callback(handle.remove)
-        yield
-
-
 def read_features(
     module: PreTrainedModel, tokens: Tensor, layers: Sequence[int], **inputs: Any
 ) -> tuple[Tensor, Tensor]:
     """Run the target over tokens (B, T) without a cache; return features (B, T, F), the hidden states ``layers`` side
     by side, and logits (B, T, V). ``inputs``: what else the module takes, an attention mask perhaps."""
     kept: dict[int, Tensor] = {}
-    with hidden_states_kept(module, layers, kept):
+    with hidden_states_noted(module, layers, kept.__setitem__):
         logits: Tensor = module(input_ids=tokens, use_cache=False, **inputs).logits
     return torch.cat([kept[number] for number in layers], dim=-1), logits

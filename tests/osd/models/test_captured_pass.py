@@ -33,7 +33,7 @@ ROWS = (9, 5, 12)
 @pytest.fixture(autouse=True)
 def unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights as they are on a GPU."""
-    monkeypatch.setattr(llama_forward, "_product", lambda weight, bias: PlainLinear(weight.detach(), bias))
+    monkeypatch.setattr(llama_forward, "product_of", lambda weight, bias: PlainLinear(weight.detach(), bias))
 
 
 def decoders(kind: str, compile_with: Any = None, module: Any = None) -> tuple[Decoder, Decoder, CapturedPass]:

@@ -7,11 +7,11 @@ import sys
 
 SHAPES = """
 import psutil, torch
-from osd.models.llama_forward import _product
+from osd.models.llama_forward import product_of
 from osd.kernels.host import give_back
 
 torch.set_num_threads(1)
-product, process = _product(torch.randn(96, 64), None), psutil.Process()
+product, process = product_of(torch.randn(96, 64), None), psutil.Process()
 for least, most in ((1, 2), (2, 300), (300, 900)):
     for tokens in range(least, most):
         product(torch.zeros(tokens, 64))

@@ -159,7 +159,7 @@ def test_the_compiled_pass_is_taken_up_to_the_smallest_window_and_not_beyond() -
 def test_a_twins_weights_can_be_fused_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where projections that read the same input become one, the module's weights become views of the whole; in
     inference mode, in which models are checked before they serve, a twin must allow that too."""
-    monkeypatch.setattr(fused_pass, "_product", lambda weight, bias: PlainLinear(weight.detach(), bias))
+    monkeypatch.setattr(fused_pass, "product_of", lambda weight, bias: PlainLinear(weight.detach(), bias))
     module = prepared(tf.LlamaConfig(**LLAMA))
     with torch.inference_mode():
         check_model(model_of(module))

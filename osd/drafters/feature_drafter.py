@@ -1,0 +1,155 @@
+"""Drafts with a feature draft: chains, or trees of what it thinks likeliest, from the target's own hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from osd.draft import Draft
+from osd.drafters.base import ShouldContinue
+from osd.drafters.causal import CausalDrafter, Feed
+from osd.drafters.chain import Chain
+from osd.drafters.feature_tree import FeatureTrees, TreeShape
+from osd.models.decoder import CHUNK, Decoder
+from osd.models.features.decoder import FeatureDecoder
+from osd.sequence import SequenceState
+from osd.verification.warping import Warp
+
+TOGETHER = 32
+"""Columns of a row up to which it is read in the pass that all rows share."""
+
+
+class FeatureDrafter(CausalDrafter):
+    """Drafts from the hidden states that the target's passes left in its cache.
+
+    A row of n tokens has n − 1 columns that the target computed; the draft reads those that it lacks, then goes on over
+    its own features. Without a ``shape`` it drafts chains, as a draft model does.
+    """
+
+    def __init__(self, decoder: FeatureDecoder, vocabulary: int) -> None:
+        super().__init__(cast(Decoder, decoder), vocabulary)
+        self.source: Decoder | None = None
+        """The target's decoder, whose cache keeps the hidden states."""
+        self.places: Sequence[int] = ()
+        """The rows' places in the target's cache."""
+        self.shape: TreeShape | None = None
+        """How trees are to be; None for chains."""
+        self._columns: WeakKeyDictionary[SequenceState, int] = WeakKeyDictionary()
+        """Columns that have been read, by row."""
+        self._hidden = torch.empty(0)
+        """(B, H) the newest features of the rows that draft."""
+
+    @property
+    def features(self) -> FeatureDecoder:
+        """Its passes."""
+        return cast(FeatureDecoder, cast(Any, self.decoder))
+
+    def columns(self, row: SequenceState) -> int:
+        """Return how many of a row's columns have been read; Medusa looks at the last one alone."""
+        if not self.features.runs_on:
+            return max(0, row.length - 2)
+        return self._columns.get(row, 0) if row.drafter_seen else 0
+
+    def propose(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None,
+        should_continue: ShouldContinue,
+    ) -> Draft:  # fmt: skip
+        """Draft chains or trees; see :meth:`osd.drafters.base.Drafter.propose`."""
+        lengths = [min(gamma, self.features.most) for gamma in gammas]
+        if self.shape is None:
+            return super().propose(rows, lengths, warp, chance, should_continue)
+        trees, self.failure = FeatureTrees(self.features, rows, self.vocabulary, self.shape, warp), None
+        try:
+            lengths = self._read(rows, lengths, 0)
+            if any(lengths):
+                trees.grow(self._base(rows, [length > 0 for length in lengths]), lengths)
+        except Exception as error:  # what was drawn before it was raised is verified all the same
+            self.failure = error
+        return trees.draft()
+
+    def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
+        """Note that the row went on; its new columns are the target's, and are read when it next drafts."""
+        lag = row.length - 1 - self.columns(row)
+        if row.drafter_seen:
+            row.drafter_seen = row.length if lag <= TOGETHER else 1 + self.columns(row)
+
+    def move_row(self, source: int, target: int, row: SequenceState) -> None:
+        """Move a row in the cache; see :meth:`osd.drafters.base.Drafter.move_row`."""
+        if self.features.runs_on:
+            self.features.move_row(source, target, self.columns(row))
+
+    # chains, as CausalDrafter grows them
+
+    def _read(self, rows: Sequence[SequenceState], lengths: Sequence[int], size: int) -> list[int]:
+        """Read what rows that go on after ``size`` tokens lack, up to what the pass that they share takes; rows that
+        have more left, or no column yet, stop there."""
+        left = list(lengths)
+        for place, row in enumerate(rows):
+            if left[place] <= size:
+                continue
+            if row not in self._columns:
+                self._require_features(place, row)
+            self._read_row(place, row)
+            if row.length < 2 or row.length - 1 - self.columns(row) > TOGETHER:
+                left[place] = min(size, left[place])
+        return left
+
+    def _read_row(self, place: int, row: SequenceState) -> None:
+        """Read a long row's columns in pieces, at most ``most_read`` of them, but for the last few."""
+        begin, end = self.columns(row), row.length - 1
+        stop = min(end - 1, begin + (self.most_read or end))
+        while end - begin > TOGETHER and begin < stop:
+            count = min(CHUNK, stop - begin)
+            features, tokens = self._inputs(place, row, begin, count)
+            self.features.read([begin], features[None], tokens[None], [count], first=place)
+            begin += count
+            self._columns[row], row.drafter_seen = begin, max(1, begin)
+
+    def _base(self, rows: Sequence[SequenceState], going: Sequence[bool]) -> Tensor:
+        """Read the last columns of the rows that are going to draft; return the features after them, (B, H)."""
+        starts = [self.columns(row) for row in rows]
+        counts = [row.length - 1 - start if goes else 0 for row, start, goes in zip(rows, starts, going, strict=True)]
+        features = torch.zeros(len(rows), max(counts), self.features.draft.feature_size,
+                               dtype=self.features.cache_dtype, device=self.features.device)  # fmt: skip
+        tokens = torch.zeros(features.shape[:2], dtype=torch.long, device=self.features.device)
+        for place, (row, start, count) in enumerate(zip(rows, starts, counts, strict=True)):
+            if count:
+                features[place, :count], tokens[place, :count] = self._inputs(place, row, start, count)
+                self._columns[row], row.drafter_seen = row.length - 1, row.length
+        return self.features.read(starts, features, tokens, counts)
+
+    def _inputs(self, place: int, row: SequenceState, begin: int, count: int) -> tuple[Tensor, Tensor]:
+        """Return the target's features (count, F) of a row's columns from ``begin`` on, and the tokens after them."""
+        assert self.source is not None
+        kept, device = self.source.cache.features, self.features.device
+        parts = [kept[number].read(self.places[place], begin, begin + count) for number in self.features.layers]
+        features = torch.cat([part.to(device) for part in parts], dim=-1)
+        return features, torch.tensor(row.tokens[begin + 1 : begin + 1 + count], device=device)
+
+    def _require_features(self, place: int, row: SequenceState) -> None:
+        """Have the target compute again what a row lacks that was prefilled before these hidden states were kept."""
+        assert self.source is not None
+        begin, count = self.columns(row), row.length - 1 - self.columns(row)
+        kept = self.source.cache.features
+        at, end = self.places[place], begin + count
+        if not all(kept[number].has(at, begin, end) for number in self.features.layers):
+            for offset in range(0, row.length - 1, CHUNK):
+                self.source.read(at, [row.tokens[:-1][offset : offset + CHUNK]], [offset])
+        self._columns.setdefault(row, 0)
+
+    def _feed(self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Feed:
+        """Read the rows' columns before the first pass, and then the drafted tokens that were not read."""
+        if not chain.passes:
+            self._hidden = self._base(rows, [length > chain.size for length in lengths])
+        for index in range(chain.fed, chain.size):
+            starts = [row.length - 1 + index for row in rows]
+            self._hidden = self.features.go_on(starts, self._hidden, chain.tokens[index])
+        return torch.tensor(chain.size), (), ()
+
+    def _logits(self, fed: Feed) -> Tensor:
+        """Return the logits (B, 1, V) of the token after those that were fed."""
+        return self.features.logits(self._hidden, int(fed[0])).unsqueeze(1)

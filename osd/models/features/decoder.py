@@ -1,0 +1,177 @@
+"""A feature draft as it serves: its passes over the target's hidden states, and over its own, with a cache of its own.
+
+Column c of a row stands for the position whose hidden state was computed when token c + 1 was known. It is read from
+that state and that token's embedding, and what comes of it predicts token c + 2. A row of n tokens has the columns
+0 … n − 2 from the target; those of drafted tokens come after them, and are overwritten once the target has verified the
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from osd.models import llama_forward
+from osd.models.features.base import FeatureDraft
+from osd.models.features.eagle import EagleDraft
+from osd.models.features.medusa import MedusaDraft
+from osd.models.features.target import FeatureTarget
+from osd.models.kv_cache import RaggedCache
+from osd.models.llama_forward import FusedLayer, Product, product_of
+from osd.models.tree_mask import Layout
+
+ROOM = 256
+"""Columns beyond a row's own that its drafted branches may take."""
+
+
+class FeatureDecoder:
+    """The passes of one feature draft, over its own cache. Rows are numbered from 0."""
+
+    shared = adapters = None
+    """A feature draft has the target's vocabulary, and no adapters over it."""
+    drafts = False
+
+    def __init__(self, draft: FeatureDraft, target: FeatureTarget, rows: int, length: int, limit: int) -> None:
+        """``length``: positions of a row; ``limit``: positions that the draft knows."""
+        weight = target.head.weight
+        self.draft, self.target, self.device, self.limit = draft, target, weight.device, limit
+        self.layers = draft.feature_layers(target.module)
+        """The hidden states of the target that it reads."""
+        self.cache = RaggedCache(1, rows, length + ROOM, weight.device, next(draft.parameters()).dtype, limit)
+        self.quicker = False
+        self._head = _head(draft, target)
+        self._layer = _EagleLayer(draft) if isinstance(draft, EagleDraft) else None
+
+    @property
+    def most(self) -> int:
+        """The deepest token that it can draft; Medusa has one head for each."""
+        return self.draft.heads if isinstance(self.draft, MedusaDraft) else self.limit
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether it runs on its own features."""
+        return self._layer is not None
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """The type of number of its features."""
+        return next(self.draft.parameters()).dtype
+
+    def prepare(self) -> bool:
+        """Prepare nothing."""
+        return False
+
+    def adopt(self, other: FeatureDecoder) -> None:
+        """Take the weights of a draft that is :meth:`alike`. What is cached is only stale."""
+        self.draft, self._head, self._layer = other.draft, other._head, other._layer
+
+    def alike(self, other: FeatureDecoder) -> bool:
+        """Return whether another draft reads the same hidden states of the target in the same way, over a cache of the
+        same shape."""
+        one, two = ((each.draft.kind, each.layers, each.most, each._shape) for each in (self, other))
+        return one == two
+
+    @property
+    def _shape(self) -> tuple[int, int] | None:
+        """Heads of its keys, and their width."""
+        return None if self._layer is None else self._layer.shape
+
+    def logits(self, hidden: Tensor, step: int = 0) -> Tensor:
+        """Return the logits (…, V) of step ``step`` at features (…, H), the draft's own or, for Medusa, the target's:
+        −∞ for tokens that it cannot propose."""
+        draft = self.draft
+        if isinstance(draft, MedusaDraft):
+            if len(draft.lm_heads):
+                return draft.whole(draft.head_logits(hidden, step, self.target.head))
+            hidden = draft.blocks[step](hidden)
+        elif isinstance(draft, EagleDraft):
+            hidden = draft.norm_out(hidden)
+        return draft.whole(self.target.head.finish(self._head(hidden)))
+
+    def read(
+        self, starts: Sequence[int], features: Tensor, tokens: Tensor, counts: Sequence[int], first: int = 0
+    ) -> Tensor:
+        """Read ``counts[i]`` columns of rows ``first`` … from ``starts[i]`` on, padded to T: the target's ``features``
+        (B, T, F) and the tokens (B, T) after them. Return the feature of each row's last column, (B, H)."""
+        last = torch.tensor([max(0, count - 1) for count in counts], device=self.device)
+        rows = torch.arange(len(counts), device=self.device)
+        if self._layer is None:
+            return features[rows, last]
+        self.cache.extend(first, map(add, starts, counts))
+        self.cache.aim(first, starts, tokens.shape[1], counts)
+        return self._pass(self.begin(features), tokens)[rows, last]
+
+    def begin(self, features: Tensor) -> Tensor:
+        """Return the target's features (…, F) as the draft's own (…, H)."""
+        return self.draft.begin(features) if isinstance(self.draft, EagleDraft) else features
+
+    def go_on(self, starts: Sequence[int], hidden: Tensor, tokens: Tensor) -> Tensor:
+        """Read one more column a row, at ``starts[i]``: its own features (B, H) and the drafted tokens (B,) after them.
+        Return the next features, (B, H)."""
+        if self._layer is None:
+            return hidden
+        self.cache.extend(0, [start + 1 for start in starts])
+        self.cache.aim(0, starts, 1, [1] * len(starts))
+        return self._pass(hidden.unsqueeze(1), tokens.unsqueeze(1))[:, 0]
+
+    def branch(self, starts: Sequence[int], offset: int, layout: Layout, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """Read T nodes of each row's tree, whose first columns are ``starts[i]``, after ``offset`` nodes that were read
+        before: the features before them (B, T, H) and their tokens (B, T). ``layout``: their depths, from 0, and which
+        of the offset + T nodes each sees. Return the features that follow, (B, T, H)."""
+        if self._layer is None:
+            return hidden
+        self.cache.extend(0, [start + offset + tokens.shape[1] for start in starts])
+        self.cache.aim_tree(starts, *layout, [tokens.shape[1]] * len(starts), None, offset)
+        return self._pass(hidden, tokens)
+
+    def _pass(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        assert self._layer is not None
+        return self._layer(self.target.embed(tokens), hidden, self.cache)
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Copy a row's first columns over another row."""
+        self.cache.move_row(source, target, length)
+
+    def release_row(self, row: int) -> None:
+        """Give back what a row holds of the cache: it has ended."""
+        self.cache.release_row(row)
+
+
+class _EagleLayer:
+    """An EAGLE draft's layer over a ragged cache, fused as a target's are."""
+
+    def __init__(self, draft: EagleDraft) -> None:
+        self._draft, self._layer = draft, FusedLayer(draft.layer, 0)
+        self._cos = self._sin = torch.empty(0)
+        self.shape = self._layer.keys, self._layer.width
+
+    def __call__(self, embedding: Tensor, hidden: Tensor, cache: RaggedCache) -> Tensor:
+        """Compute the next features (B, T, H) from embeddings and the features before them, (B, T, H) each."""
+        entered, residual = self._draft.enter(embedding.to(hidden.dtype), hidden)
+        cos, sin = (table[cache.feed.positions].unsqueeze(2) for table in self._rotary(cache.length, hidden))
+        query = self._layer.project(entered, 0, cache, cos, sin)
+        hidden = residual + self._layer.out(self._layer.look(query, 0, cache))
+        return hidden + self._layer.transform(hidden)
+
+    def _rotary(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        if len(self._cos) < length:
+            positions = torch.arange(length, device=like.device).unsqueeze(0)
+            self._cos, self._sin = llama_forward.rotary_tables(self._draft.rotary, like, positions)
+        return self._cos, self._sin
+
+
+def _head(draft: FeatureDraft, target: FeatureTarget) -> Product | Any:
+    """Return the product with the output layer's rows that the draft proposes: the target's own where that is all of
+    them."""
+    if draft.lm_head is not None:
+        return product_of(draft.lm_head.weight, None)
+    layer = target.head.layer
+    if draft.token_map is None:
+        return llama_forward.fused_head(target.module) or layer
+    bias = getattr(layer, "bias", None)
+    rows = draft.token_map.to(layer.weight.device)
+    return product_of(layer.weight[rows], None if bias is None else bias[rows])

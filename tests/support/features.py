@@ -1,0 +1,56 @@
+"""Feature drafts that are sometimes right: random ones that have learned some texts of a random target."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from osd.models.features.model import FeatureModel, feature_target
+from osd.models.features.new import new_feature_draft
+from osd.models.features.target import read_features
+from osd.models.pair import Pair
+from tests.support.models import VOCABULARY, model_of, random_module
+
+BATCH, LENGTH = 8, 16
+
+
+def texts(module: Any, vocabulary: int) -> torch.Tensor:
+    """Greedy texts of a target, behind a random token each: (B, T)."""
+    start = torch.randint(2, vocabulary, (BATCH, 1), generator=torch.Generator().manual_seed(0))
+    told = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    return module.generate(start, attention_mask=torch.ones_like(start), **told)
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def trained(kind: str, target: Any, steps: int = 30, seed: int = 0, token_map: list[int] | None = None) -> Any:
+    """A draft after some steps of learning what the target says, to the target's own distribution."""
+    read = feature_target(target)
+    draft = new_feature_draft(kind, read, token_map=token_map, seed=seed).requires_grad_(True)
+    tokens = texts(target.module, read.vocab_size)
+    features, logits = read_features(target.module, tokens, draft.feature_layers(target.module))
+    optimizer = torch.optim.Adam(draft.parameters(), lr=1e-2)
+    for _ in range(steps):
+        loss = torch.zeros(())
+        for step in draft.unroll(features, tokens, read.embed, read.head, 3):
+            goal = logits[:, step.shift - 1 :].softmax(-1)
+            goal = goal if token_map is None else goal[..., token_map]
+            said = step.logits[:, : goal.shape[1]].log_softmax(-1)
+            loss = loss - (goal * said).sum(-1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return draft.requires_grad_(False)
+
+
+@cache
+def feature_pair(
+    kind: str, family: str = "llama", *, steps: int = 30, seed: int = 0, vocabulary: int = VOCABULARY,
+    eos: int | None = None, token_map: tuple[int, ...] | None = None,
+) -> Pair:  # fmt: skip
+    """A random target, and a draft of this kind that has learned a little of it."""
+    target = model_of(random_module(family, vocabulary=vocabulary), "target")
+    draft = FeatureModel("draft", trained(kind, target, steps, seed, list(token_map) if token_map else None), target)
+    return Pair(target, draft, None, frozenset() if eos is None else frozenset([eos]))
