@@ -170,7 +170,8 @@ def test_a_bounded_cache_keeps_hidden_states_too() -> None:
     asked = [Request(p, max_new_tokens=30) for p in prompts(6, seed=2)]
     engine = engine_of(pair, "tree", serve__cache_mb=1)
     assert serve(engine, asked) == [alone(pair.target.module, r.prompt_tokens, 30) for r in asked]
-    assert engine.target.cache.budget and engine.target.cache.bytes <= engine.target.cache.budget.bytes * 1.01
+    cache = engine.target.cache
+    assert cache.features and cache.total and cache.layout.used <= cache.total
 
 
 CASES = [
