@@ -40,6 +40,13 @@ class Completion:
     """Seconds from admission to the last token."""
     prompt_scores: Scores | None = None
     """The log-probabilities of the prompt's tokens but the first, where they were asked for."""
+    start: tuple[int, ...] = ()
+    """The token that stands between what an encoder read and the output; none without an encoder."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The tokens before the output: the request's, and an encoder-decoder's start token."""
+        return self.request.prompt_tokens + self.start
 
 
 class RequestOutput(NamedTuple):
@@ -87,12 +94,17 @@ class SequenceState:
     has_proposer = False
     """Whether tokens are drafted for it beyond its draft's positions, too."""
 
-    def __init__(self, request: Request, seen: Request, decision: Decision, limit: int) -> None:
+    def __init__(
+        self, request: Request, seen: Request, decision: Decision, limit: int, start: tuple[int, ...] = ()
+    ) -> None:
         """Prepare a request for decoding. ``seen`` is the request as the router sees it; ``limit`` the number of
-        tokens, prompt included, at which the sequence must end."""
-        self.request, self.seen, self.decision = request, seen, decision
-        self.tokens = list(request.prompt_tokens)
+        tokens, prompt included, at which the sequence must end; ``start`` the token with which a decoder begins behind
+        what an encoder reads, none without one."""
+        self.request, self.seen, self.decision, self.start = request, seen, decision, start
+        self.tokens = [*request.prompt_tokens, *start]
         self.prompt_len = len(self.tokens)
+        self.encoded = len(request.prompt_tokens) if start else 0
+        """Number of leading tokens that an encoder reads, in one piece; the decoder's own text begins behind them."""
         self.end = min(limit, self.prompt_len + request.max_new_tokens)
         self.processors: list[Any] = []
         """What changes its logits, in order: :class:`osd.verification.logits_processors.LogitsProcessor`."""
@@ -132,6 +144,11 @@ class SequenceState:
         return len(self.tokens)
 
     @property
+    def decoded(self) -> list[int]:
+        """Tokens that the model itself reads and continues: all, or those behind what an encoder reads."""
+        return self.tokens[self.encoded :] if self.encoded else self.tokens
+
+    @property
     def output(self) -> list[int]:
         """Tokens generated so far."""
         return self.tokens[self.prompt_len :]
@@ -149,7 +166,8 @@ class SequenceState:
         """Return how many tokens the drafter must prefill before it can draft: 0 where its first draft pass takes them
         along, and where it never drafts again."""
         behind = self.length - self.drafter_seen
-        return behind if behind > LAG and self.draft_room() else 0
+        late = behind > LAG or self.drafter_seen < self.encoded
+        return behind if late and self.draft_room() else 0
 
     def chances(self, count: int) -> npt.NDArray[np.float64]:
         """Return the sequence's next uniform numbers in [0, 1): its own stream, whatever else is in the batch."""
@@ -163,7 +181,7 @@ class SequenceState:
         """Return the finished request."""
         return Completion(
             self.request, self.route, tuple(self.output), text, reason, tuple(self.rounds),
-            self._outcomes(), time.perf_counter() - self.started, self.prompt_scores,
+            self._outcomes(), time.perf_counter() - self.started, self.prompt_scores, self.start,
         )  # fmt: skip
 
     def _outcomes(self) -> tuple[Outcome, ...]:

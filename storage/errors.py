@@ -214,6 +214,16 @@ class VocabularyMismatch(PairError):
     universal."""
 
 
+class KindMismatch(PairError):
+    """The target {target} and the draft {draft} do not go together: one is an encoder-decoder model, the other is not.
+    Choose a draft of the target's own kind, with its tokenizer."""
+
+
+class DecoderOnly(PairError):
+    """{model} is an encoder-decoder model, and {what} takes decoder-only ones. osd serves it with its own engine
+    (`osd serve`, `osd generate`)."""
+
+
 class CannotServeRagged(PairError):
     """{model}: {reason} osd serves rows of different length in one batch, which this model cannot do."""
 

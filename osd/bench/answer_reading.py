@@ -61,7 +61,7 @@ def read_answer(
     target: Model, drafts: Mapping[str, Model | FeatureDraft], answer: AnsweredPrompt, at: Sampling = AT_ONE
 ) -> list[Reading]:
     """Let every draft read one answer, whose tokens were drawn after warping as ``at`` says."""
-    text, count = [*answer.prompt, *answer.tokens], len(answer.tokens)
+    text, count = [*answer.prompt, *target.start, *answer.tokens], len(answer.tokens)
     p = distributions(target.decoder(1, len(text)), text, count, at)
     said, found = torch.tensor(answer.tokens, device=p.device), []
     for name, draft in drafts.items():

@@ -110,7 +110,8 @@ def generate(pair: Pair, prompts: Sequence[Tokens], new_tokens: int, **how: Any)
     out = module.generate(
         tokens, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, pad_token_id=pad, **how
     )
-    return [_until_end(line, pair.eos_ids) for line in out[:, width:].tolist()]
+    before = len(pair.target.start) or width  # what generate puts before an answer
+    return [_until_end(line, pair.eos_ids) for line in out[:, before:].tolist()]
 
 
 def _until_end(tokens: list[int], eos_ids: frozenset[int]) -> list[int]:

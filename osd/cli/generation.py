@@ -53,7 +53,8 @@ class RequestOptions:
 
 def stream_one(engine: Engine, request: Request) -> None:
     """Serve one request and write its text as it comes."""
-    stream = TextStream(Detokenizer(engine.pair.tokenizer), request, engine.pair.eos_ids)
+    pair = engine.pair
+    stream = TextStream(Detokenizer(pair.tokenizer, apart=bool(pair.target.start)), request, pair.eos_ids)
     engine.submit(request)
     while engine.busy:
         for progress in engine.step():

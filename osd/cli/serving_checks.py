@@ -64,6 +64,8 @@ def pair(here: CommandContext) -> Iterator[CheckResult]:
     said = f"{named}: {found.vocab_size} tokens, {found.limit} positions"
     if reason := cut_short(found.target.module.config):
         said += f" ({reason})"
+    if found.target.start:
+        said += ", an encoder's and a decoder's together"
     if found.draft.limit < found.limit:
         said += f"; the draft drafts up to {found.draft.limit}"
     yield CheckResult("pair", OK, said)

@@ -157,6 +157,7 @@ class CausalDrafter:
                 row.drafter_version = row.loaded.version
                 owner = self.prefixes.owner(row.request.tenant, row.loaded.version)
                 row.drafter_seen = self.prefixes.fetch(place, row.request.prompt_tokens, owner)
+        self._encode(late)
         pieces = [
             PrefillChunk(place, row.drafter_seen, row.tokens[row.drafter_seen : -1][: self.most_read])
             for place, row in late
@@ -168,6 +169,13 @@ class CausalDrafter:
                 owner = self.prefixes.owner(row.request.tenant, row.loaded.version)
                 self.prefixes.keep(place, row.request.prompt_tokens, owner)
         return [min(size, length) if row.unread() else length for row, length in zip(rows, lengths, strict=True)]
+
+    def _encode(self, late: Sequence[tuple[int, SequenceState]]) -> None:
+        """Let the draft's encoder, where it has one, read the prompts that it has not read, each in one piece."""
+        unread = [(place, row) for place, row in late if row.drafter_seen < row.encoded]
+        read_pieces(self.decoder, [PrefillChunk(place, 0, row.tokens[: row.encoded]) for place, row in unread])
+        for _, row in unread:
+            row.drafter_seen = row.encoded
 
     def _logits(self, fed: Feed) -> Tensor:
         """Return the logits (B, 1, V) after the last of each row's tokens."""
@@ -194,7 +202,7 @@ class CausalDrafter:
         lag = max(row.length - row.drafter_seen for row in drafting)
         for row in drafting:
             row.drafter_seen = row.length
-        starts = [max(0, row.length - lag) for row in rows]
+        starts = [max(row.encoded, row.length - lag) for row in rows]
         chains = chain.unread().tolist() if chain.size else [[]] * len(rows)
         texts = [row.tokens[start:] + drafted for row, start, drafted in zip(rows, starts, chains, strict=True)]
         padded = [(text + [0] * lag)[: lag + chain.size] for text in texts]

@@ -10,6 +10,7 @@ from osd.drafters.causal import CausalDrafter
 from osd.drafters.loaded_draft import DraftModel
 from osd.gamma.factory import needs_head
 from osd.models.decoder import Decoder
+from osd.models.encoder_decoder import require_decoder_only
 from osd.models.needs_draft import MODEL_DRAFTERS, UNIVERSAL, NeedsDraft
 from osd.models.pair import Pair
 from osd.models.target_only import EVERYWHERE, has_draft
@@ -64,7 +65,12 @@ class NullDrafter:
 
 
 def require_drafter(pair: Pair, settings: Settings) -> None:
-    """Check that the pair has a draft model where these settings ask for one. Raises NeedsDraft."""
+    """Check that the pair has a draft model where these settings ask for one, and one that reads its own text where
+    they ask for an acceptance head. Raises NeedsDraft, DecoderOnly."""
+    if settings.serve.record_branches:
+        require_decoder_only(pair.target.module, "serve.record_branches", pair.target.name)
+    if needs_head(settings.gamma):
+        require_decoder_only(pair.target.module, "gamma.rule = specdecpp", pair.target.name)
     if has_draft(pair):
         return
     has_other = settings.drafters.kind == UNIVERSAL and pair.text_draft is not None

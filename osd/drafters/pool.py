@@ -191,7 +191,7 @@ class DraftPool:
         body.drafter.second = self.second
         if isinstance(body, FeatureDraftModel):
             body.drafter.places, body.drafter.shape = places, self.shape
-        elif body.drafter.prefixes is None and self._serve and body is self.default.body:
+        elif body.drafter.prefixes is None and self._serve and body is self.default.body and not body.decoder.encodes:
             body.drafter.prefixes = draft_prefixes(self._serve, body.decoder.cache)
         unread = [row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma]
         body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))

@@ -76,8 +76,8 @@ class DraftScorer:
 def score(loaded: LoadedDraft, completion: Completion, p: Tensor | None = None) -> TextScore:
     """Return how a draft does on a finished text, as far as it can be read whole; of a sampled one by what its tokens
     were drawn from, ``p`` (n, V)."""
-    tokens = [*completion.request.prompt_tokens, *completion.tokens][: loaded.limit]
-    judged = len(tokens) - len(completion.request.prompt_tokens)
+    tokens = [*completion.prompt, *completion.tokens][: loaded.limit]
+    judged = len(tokens) - len(completion.prompt)
     if judged <= 0:
         return TextScore(0.0, 0)
     reader = reader_of(loaded, len(tokens))
@@ -92,7 +92,7 @@ def drawn_from(target: Decoder, completion: Completion) -> Tensor | None:
     cache; None of a greedy text, where the token that stands there has all of it."""
     if completion.request.sampling.greedy or not completion.tokens:
         return None
-    tokens = [*completion.request.prompt_tokens, *completion.tokens]
+    tokens = [*completion.prompt, *completion.tokens]
     reader = target.beside(1, len(tokens))
     p = distributions(reader, tokens, len(completion.tokens), completion.request.sampling)
     reader.cache.drop()
@@ -139,7 +139,8 @@ def distributions(
 
 @torch.inference_mode()
 def logits_of(decoder: Decoder, tokens: list[int], judged: int) -> Tensor:
-    """Return the draft's logits for each of the last ``judged`` tokens: (judged, V)."""
+    """Return the draft's logits for each of the last ``judged`` tokens: (judged, V). An encoder reads those before the
+    token that comes before these, so they are a whole output."""
     start = len(tokens) - judged
     decoder.prefill(0, tokens[: start - 1])
     read = torch.tensor([tokens[start - 1 : -1]], device=decoder.device)

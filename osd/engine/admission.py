@@ -21,6 +21,7 @@ from osd.sequence import Completion, SequenceState
 from osd.verification.grammar import GrammarCompiler
 from router.base import Decision, Router
 from router.fixed import FixedRouter
+from storage.errors import BadRequest
 from storage.records import Request
 from storage.settings import ServeSettings
 
@@ -37,6 +38,9 @@ class AdmissionQueue:
         """Start with an empty queue. ``router``: None routes all to one; ``limit``: tokens of a row; ``want`` is
         called with the draft of each request. Raises GenerationConfigRefused."""
         self.pair, self.router, self.limit = pair, router or FixedRouter(), limit
+        self._start = pair.target.start
+        self.longest = limit + len(self._start)
+        """Tokens of a row, with the one that a decoder begins with."""
         self.generation = generation_config(pair, serve.generation_config)
         self.waiting: deque[SequenceState] = deque()
         self.grammars = GrammarCompiler(pair.tokenizer, pair.vocab_size, pair.eos_ids)
@@ -49,16 +53,20 @@ class AdmissionQueue:
         """Queue a request. Raises BadRequest or UnknownRoute."""
         request = self.generation.complete(request)
         check_request(request, self.pair, self.limit)
+        if self._start and request.prompt_logprobs is not None:
+            reason = "an encoder reads the prompt, and says nothing of how likely it is; leave it out"
+            raise BadRequest(field="prompt_logprobs", reason=reason)
         seen = self._with_text(request)
         decision = self.router.route(seen)
         self._want(decision.draft)
-        row = SequenceState(request, seen, decision, self.limit)
+        row = SequenceState(request, seen, decision, self.longest, self._start)
         row.processors = self.processors.of(row)
         self.waiting.append(row)
 
     def asks_surprise(self, row: SequenceState) -> bool:
-        """Return whether :meth:`decide` wants the mean −ln p of the prompt's end under the target."""
-        return self._reads_perplexity and self._has_choice(row)
+        """Return whether :meth:`decide` wants the mean −ln p of the prompt's end under the target; an encoder says
+        none."""
+        return self._reads_perplexity and not self._start and self._has_choice(row)
 
     def decide(self, row: SequenceState, surprise: float | None) -> None:
         """Choose a sequence's draft after its prefill, where its route has several. ``surprise``: the mean of −ln p."""

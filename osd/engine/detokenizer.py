@@ -57,7 +57,9 @@ class TokenDecoder(Protocol):
 class Detokenizer:
     """A tokenizer, and what its tokens stand for."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, apart: bool = False) -> None:
+        """``apart``: outputs are texts of their own and do not go on from a prompt, as an encoder-decoder's."""
+        self._apart = apart
         below = tokenizer.backend_tokenizer if is_fast(tokenizer) else None
         rule = json.loads(below.decoder.__getstate__()) if below and below.decoder else {"type": "Sequence"}
         self._tokenizer, self._below, self._size = tokenizer, below, len(tokenizer)
@@ -98,7 +100,8 @@ class Detokenizer:
 
     def decoder(self, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> TokenDecoder:
         """Return a decoder of what comes after a prompt."""
-        return (JoiningDecoder if self.joins else WindowDecoder)(self, prompt, skip_special_tokens)
+        before = () if self._apart else prompt
+        return (JoiningDecoder if self.joins else WindowDecoder)(self, before, skip_special_tokens)
 
 
 class TokenData(dict[int, bytes]):

@@ -91,7 +91,7 @@ class Engine:
         drafting = make_drafting(pair, settings, self.drafter, self.target, proposer)
         self._guard = DraftGuard(drafting, self.drafter, f"drafters.{settings.drafters.kind}")
         self.shadow = DraftScorer(self.drafter, self.router, self.target)
-        self.ending = StopChecker(pair.tokenizer, pair.eos_ids)
+        self.ending = StopChecker(pair.tokenizer, pair.eos_ids, apart=bool(pair.target.start))
         self.listener: Listener | None = None
         self.rows: list[SequenceState] = []
         self._ended: list[RequestOutput] = []

@@ -55,10 +55,10 @@ class PrefillQueue:
 
     def __init__(self, admission: AdmissionQueue, target: Decoder, serve: ServeSettings, stats: EngineStats) -> None:
         self.admission, self.target, self.stats = admission, target, stats
-        self.blocks = KVCacheManager(target.cache, admission.limit)
+        self.blocks = KVCacheManager(target.cache, admission.longest)
         self._places, self._budget = serve.max_batch, serve.prefill_tokens
         self.readers: list[PrefillState] = []
-        self.prefixes = target_prefixes(serve, target.cache)
+        self.prefixes = None if target.encodes else target_prefixes(serve, target.cache)
 
     @property
     def rows(self) -> list[SequenceState]:
@@ -114,7 +114,7 @@ class PrefillQueue:
     def _step(self, first: int) -> list[SequenceState]:
         self._recall(first)
         by_age = sorted((each for each in self.readers if not each.waits), key=lambda reader: reader.row.started)
-        given = share([reader.left for reader in by_age], self._budget)
+        given = (share_whole if self.target.encodes else share)([reader.left for reader in by_age], self._budget)
         tokens = {id(reader): count for reader, count in zip(by_age, given, strict=True)}
         self._read(first, [tokens.get(id(reader), 0) for reader in self.readers])
         return [self._release(first + i, reader) for i, reader in enumerate([r for r in by_age if not r.left])]
@@ -199,4 +199,13 @@ def share(left: Sequence[int], budget: int) -> list[int]:
     for i in sorted(range(len(left)), key=lambda i: left[i]):
         more = min(left[i] - given[i], budget)
         given[i], budget = given[i] + more, budget - more
+    return given
+
+
+def share_whole(left: Sequence[int], budget: int) -> list[int]:
+    """Divide a step's ``budget`` among sequences whose prompts an encoder reads, each in one piece: in the order of
+    their age, at least one, and as many as are within it."""
+    given: list[int] = []
+    for count in left:
+        given.append(count if not given or sum(given) + count <= budget else 0)
     return given

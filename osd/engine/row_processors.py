@@ -31,17 +31,18 @@ class RowProcessors:
         self._plain = generation == PLAIN
 
     def of(self, row: SequenceState) -> list[LogitsProcessor]:
-        """Return a row's processors. Raises BadRequest where a grammar cannot be compiled."""
-        sampling = row.request.sampling
+        """Return a row's processors. Lengths count from where the decoder begins to read. Raises BadRequest where a
+        grammar cannot be compiled."""
+        sampling, prompt = row.request.sampling, row.prompt_len - row.encoded
         found: list[LogitsProcessor] = []
         if row.request.grammar:
-            found.append(GrammarProcessor(self._grammars.compile(row.request.grammar), row.prompt_len))
-        found += [*self._biases(sampling), *_penalties(sampling, row.prompt_len)]
+            found.append(GrammarProcessor(self._grammars.compile(row.request.grammar), prompt))
+        found += [*self._biases(sampling), *_penalties(sampling, prompt)]
         if sampling.allowed_token_ids is not None:
             found.append(AllowedTokens(sampling.allowed_token_ids))
         if row.request.min_tokens:
             ends = [*row.request.stop_token_ids, *self._ends_of(row)]
-            found.append(SuppressTokens(ends, end=row.prompt_len + row.request.min_tokens))
+            found.append(SuppressTokens(ends, end=prompt + row.request.min_tokens))
         if not self._plain:
             found += self._model_masks(row)
         if sampling.bad_words:
@@ -55,7 +56,7 @@ class RowProcessors:
             yield self._sequences({(token,): bias for token, bias in sampling.logit_bias.items()})
 
     def _model_masks(self, row: SequenceState) -> Iterator[LogitsProcessor]:
-        own, prompt = self._own, row.prompt_len
+        own, prompt = self._own, row.prompt_len - row.encoded
         if own.no_repeat_ngram_size:
             yield NoRepeatNgram(own.no_repeat_ngram_size)
         if self._bad_words:
@@ -64,7 +65,7 @@ class RowProcessors:
         if own.forced_bos_token_id is not None:
             yield ForcedTokens(self._known([own.forced_bos_token_id]), 1)
         if own.forced_eos_token_id is not None:
-            yield ForcedTokens(self._known(_several(own.forced_eos_token_id)), row.end - 1)
+            yield ForcedTokens(self._known(_several(own.forced_eos_token_id)), row.end - row.encoded - 1)
         if own.suppress_tokens:
             yield SuppressTokens(self._known(own.suppress_tokens))
         if own.begin_suppress_tokens:
@@ -73,13 +74,13 @@ class RowProcessors:
 
     def _model_ends(self, row: SequenceState) -> Iterator[LogitsProcessor]:
         """When end tokens may come: never before the model's least lengths, and the likelier the longer."""
-        own, ends = self._own, self._ends_of(row)
-        least = max(own.min_length or 0, row.prompt_len + own.min_new_tokens if own.min_new_tokens else 0)
+        own, ends, prompt = self._own, self._ends_of(row), row.prompt_len - row.encoded
+        least = max(own.min_length or 0, prompt + own.min_new_tokens if own.min_new_tokens else 0)
         if least and ends:
             yield SuppressTokens(ends, end=least)
         if own.exponential_decay_length_penalty and ends:
             begin, factor = own.exponential_decay_length_penalty
-            yield EndTokenGrowth(ends, row.prompt_len + begin, factor)
+            yield EndTokenGrowth(ends, prompt + begin, factor)
 
     def _words(self, words: Iterable[str]) -> Iterator[Sequence[int]]:
         """Tokens of each word as a text begins with it, and as it follows a space where that is another way to write it

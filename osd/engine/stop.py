@@ -13,8 +13,9 @@ from osd.sequence import SequenceState
 class StopChecker:
     """Decides which of a round's tokens still belong to the text."""
 
-    def __init__(self, tokenizer: Any, eos_ids: frozenset[int]) -> None:
-        self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer)
+    def __init__(self, tokenizer: Any, eos_ids: frozenset[int], *, apart: bool = False) -> None:
+        """``apart``: see :class:`osd.engine.detokenizer.Detokenizer`."""
+        self._detokenizer = None if tokenizer is None else Detokenizer(tokenizer, apart=apart)
         self.eos_ids = eos_ids
 
     def cut(self, row: SequenceState, tokens: Sequence[int]) -> tuple[list[int], str | None]:

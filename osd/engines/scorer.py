@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from osd.models.encoder_decoder import require_decoder_only
 from osd.models.pair import Model
 from osd.recording.topk import TopKLogprobs, reduce_plain
 
@@ -22,7 +23,8 @@ class Scorer:
     """A target that reads. Used by one thread."""
 
     def __init__(self, target: Model, k: int, length: int) -> None:
-        """``k``: likeliest tokens that are kept; ``length``: tokens of a text at most."""
+        """``k``: likeliest tokens that are kept; ``length``: tokens of a text at most. Raises DecoderOnly."""
+        require_decoder_only(target.module, "what reads texts that were served elsewhere", target.name)
         self.length, self.target = min(length, target.limit), target.digest
         self._k, self._decoder = k, target.decoder(1, self.length)
 

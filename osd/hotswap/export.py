@@ -10,6 +10,7 @@ import torch
 from peft import PeftModel
 
 from osd.hotswap.whole_features import complete
+from osd.models.encoder_decoder import decoder_inputs
 from osd.models.lora.adapter import CONFIG, WEIGHTS
 from osd.models.lora.merging import merged, quiet_peft
 from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights
@@ -72,5 +73,6 @@ def _require_loads(folder: Path, adapter: bool) -> None:
     else:
         model = read_weights(folder, torch.float32)
     with torch.inference_mode():
-        if not bool(model.eval()(input_ids=torch.tensor([[0]])).logits.isfinite().all()):
+        fed = decoder_inputs(model, torch.tensor([[0, 0]]), 1)
+        if not bool(model.eval()(**fed).logits.isfinite().all()):
             raise ValueError("a pass gives no finite numbers")

@@ -15,6 +15,7 @@ from osd.logits import RaggedLogits, Scores, score
 from osd.models import llama_forward
 from osd.models.captured_pass import CapturedDraft
 from osd.models.compiled_inputs import PassInput
+from osd.models.encoder_decoder import layers_of
 from osd.models.fixed_pass import Chooser
 from osd.models.forward import Builder, CompiledForward, ForwardPass
 from osd.models.kv_blocks import BLOCK, blocks_for
@@ -42,8 +43,7 @@ class Decoder:
     def __init__(self, module: PreTrainedModel, forward: ForwardPass, rows: int, length: int, limit: int) -> None:
         """Allocate ``length`` positions a row; the model knows the first ``limit`` (only padding goes beyond)."""
         weight = next(module.parameters())
-        layers = module.config.get_text_config().num_hidden_layers
-        self.cache = RaggedCache(layers, rows, length, weight.device, module.dtype, limit)
+        self.cache = RaggedCache(layers_of(module.config), rows, length, weight.device, module.dtype, limit)
         self.device = weight.device
         self.adapters: Callable[[int, int], AdapterBatch | None] | None = None
         """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""
@@ -58,6 +58,11 @@ class Decoder:
     def packs(self) -> bool:
         """Whether a pass costs only its real tokens, however they are spread over the rows."""
         return self.forward.packs
+
+    @property
+    def encodes(self) -> bool:
+        """Whether an encoder reads what is fed from position 0 on, in one piece."""
+        return self.forward.encode is not None
 
     @property
     def drafts(self) -> bool:
@@ -165,7 +170,12 @@ class Decoder:
 
     def read(self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         """Fill the caches of rows ``first`` … with these tokens, from positions ``starts[i]`` on, in one pass. The
-        widest piece must fit behind every start: padding is written, too, where no row looks."""
+        widest piece must fit behind every start: padding is written, too, where no row looks. With an encoder, what
+        begins at 0 is its whole text, and the decoder's begins behind it."""
+        if self.encodes and not all(starts):
+            for row, (piece, start) in enumerate(zip(pieces, starts, strict=True), first):
+                self.read(row, [piece], [start]) if start else self._encode(row, piece)
+            return
         width = max(map(len, pieces))
         padded = [[*piece, *[0] * (width - len(piece))] for piece in pieces]
         tokens = self._known(torch.tensor(padded, device=self.device))
@@ -184,12 +194,28 @@ class Decoder:
         self.cache.aim(first, starts, width, counts, None if mix else self._packed(counts, width))
         self.forward.fill(tokens, self.cache)
 
+    def _encode(self, row: int, tokens: Sequence[int]) -> None:
+        """Let the encoder read a row's prompt: its keys and values take the row's first positions."""
+        assert self.forward.encode is not None
+        self.cache.mix = self.adapters(row, 1) if self.adapters else None
+        self.cache.extend(row, [len(tokens)])
+        self.cache.encoded[row] = len(tokens)
+        self.cache.aim(row, [0], len(tokens), [len(tokens)])
+        self.forward.encode(self._known(torch.tensor([list(tokens)], device=self.device)), self.cache)
+
+    def read_whole(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Feed tokens (1, T) to row 0 from the beginning and return their logits (1, T, V); an encoder reads the same
+        ones before, and they take 2 T positions."""
+        if self.encodes:
+            self.read(0, tokens.tolist(), [0])
+        return self.logits(tokens, [tokens.shape[1] if self.encodes else 0])
+
     def bound(self, memory: int) -> None:
         """Let the cache's rows hold blocks of so many bytes at most. Raises BadSetting where that is too little for one
         row. Before the first pass."""
         beside = self.beside(1, 1)
         beside.cache.keep_features(self.cache.features)
-        beside.logits(torch.zeros(1, 1, dtype=torch.long, device=self.device), [0])
+        beside.read(0, [[0]], [0])
         size = beside.cache.slot_bytes * BLOCK
         total, least = memory // size - 1, blocks_for(self.cache.length)  # one is nobody's
         if total < least:
@@ -205,7 +231,10 @@ class Decoder:
         return other
 
     def prefill(self, row: int, tokens: Sequence[int], start: int = 0) -> None:
-        """Fill a row's cache with tokens from position ``start`` on, in chunks."""
+        """Fill a row's cache with tokens from position ``start`` on, in chunks; an encoder reads them in one."""
+        if self.encodes and not start:
+            self.read(row, [tokens], [0])
+            return
         for offset in range(0, len(tokens), CHUNK):
             self.read(row, [tokens[offset : offset + CHUNK]], [start + offset])
 

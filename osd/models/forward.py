@@ -66,6 +66,10 @@ class CompiledForward(Protocol):
         ...
 
 
+Encode = Callable[[Tensor, RaggedCache], None]
+"""Lets a model's encoder read tokens (1, T), and fills the aimed cache with cross-attention's keys and values."""
+
+
 class ForwardPass(Protocol):
     """One way to compute a model over a ragged cache."""
 
@@ -77,6 +81,11 @@ class ForwardPass(Protocol):
     @property
     def alone(self) -> bool:
         """Whether it computes one row at a time, for other rows would change what it says."""
+        ...
+
+    @property
+    def encode(self) -> Encode | None:
+        """The pass of an encoder, which reads what is fed from position 0 on, in one piece; None without an encoder."""
         ...
 
     compiled: CompiledForward | None

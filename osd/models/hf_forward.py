@@ -19,7 +19,7 @@ from transformers.masking_utils import AttentionMaskInterface, causal_mask_funct
 
 from osd.models.attention_metadata import AttentionMetadata
 from osd.models.captured_pass import CapturedPass
-from osd.models.forward import CompiledForward
+from osd.models.forward import CompiledForward, Encode
 from osd.models.hidden_states import hidden_states_noted
 from osd.models.kv_cache import RaggedCache
 from osd.models.lora.bank import AdapterBatch
@@ -52,37 +52,40 @@ AttentionMaskInterface.register("eager", partial(_mask, eager_mask))
 class HuggingFaceForward:
     """The model's own forward pass over a ragged cache; see :class:`osd.models.forward.ForwardPass`."""
 
-    packs, alone = False, False
+    packs, alone, captures = False, False, True
+    encode: Encode | None = None
 
     def __init__(self, module: PreTrainedModel) -> None:
         self._module = module
         weights = list(module.parameters())
-        captured = not self.alone and len({each.device for each in weights}) == 1 and weights[0].is_cuda
+        captured = self.captures and len({each.device for each in weights}) == 1 and weights[0].is_cuda
         self.compiled: CompiledForward | None = CapturedPass(self, weights) if captured else None
         """The same, captured."""
 
     def __call__(self, tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
         """Compute the logits; see :class:`osd.models.forward.ForwardPass`."""
-        feed: AttentionMetadata = cache.feed
         with ExitStack() as hooks:
             if cache.features:
                 hooks.enter_context(hidden_states_noted(self._module, tuple(cache.features), cache.note))
             if cache.wants_embedding:
                 hooks.enter_context(_embedding_kept(self._module, cache))
             if cache.mix is not None:
-                hooks.enter_context(_adapted(self._module, cache.mix))
-            hooks.callback(_FEED.reset, _FEED.set(feed))
-            logits: torch.Tensor = self._module(
-                input_ids=tokens,
-                position_ids=feed.positions,
-                past_key_values=cache,
-                use_cache=True,
-            ).logits
+                hooks.enter_context(adapted(self._module, cache.mix))
+            hooks.callback(_FEED.reset, _FEED.set(cache.feed))
+            logits = self._compute(tokens, cache)
         if last is None:
             return logits
         if cache.wants_embedding and cache.embedding is not None:
             cache.embedding = _pick(cache.embedding, last)
         return _pick(logits, last)
+
+    def _compute(self, tokens: torch.Tensor, cache: RaggedCache) -> torch.Tensor:
+        """Run the module over tokens (B, T) and return its logits (B, T, V)."""
+        feed: AttentionMetadata = cache.feed
+        logits: torch.Tensor = self._module(
+            input_ids=tokens, position_ids=feed.positions, past_key_values=cache, use_cache=True
+        ).logits
+        return logits
 
     def fill(self, tokens: torch.Tensor, cache: RaggedCache) -> None:
         """Fill the cache: the module computes its logits in any case, those of one token a row."""
@@ -92,7 +95,7 @@ class HuggingFaceForward:
 class RowForward(HuggingFaceForward):
     """The same, a row at a time: for models whose attention goes by the length of what it reads."""
 
-    alone = True
+    alone, captures = True, False
 
 
 def _pick(columns: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
@@ -116,7 +119,7 @@ def _embedding_kept(module: PreTrainedModel, cache: RaggedCache) -> Iterator[Non
 
 
 @contextmanager
-def _adapted(module: PreTrainedModel, mix: AdapterBatch) -> Iterator[None]:
+def adapted(module: PreTrainedModel, mix: AdapterBatch) -> Iterator[None]:
     """Add the adapters' output to that of the adapted modules during the block."""
 
     def hook(site: str) -> Callable[[torch.nn.Module, tuple[torch.Tensor, ...], torch.Tensor], torch.Tensor]:

@@ -192,6 +192,9 @@ class RaggedCache(Cache):
         self.embedding: torch.Tensor | None = None
         """(B, 1 or T, D): the newest pass's final hidden states, after the final norm, as the output layer takes
         them."""
+        self.encoded = [0] * rows
+        """(rows,) how many of a row's first positions hold what its encoder made of the prompt, the keys and values of
+        cross-attention; 0 without an encoder."""
         self.keeps_still = True
         """Whether passes over it may be captured: it serves for long."""
         self.mix: AdapterBatch | None = None
@@ -252,6 +255,7 @@ class RaggedCache(Cache):
         """Make room for at least ``rows`` rows: twice as many as before, or more, so that growing is rare."""
         if rows > self.rows:
             self.rows = max(rows, 2 * self.rows)
+            self.encoded += [0] * (self.rows - len(self.encoded))
             self._lay_out(self._laid_out(self.rows, self.layout.used))
 
     def _make_room(self, row: int, count: int) -> None:
@@ -356,12 +360,14 @@ class RaggedCache(Cache):
     def copy_row(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` positions over another row."""
         self.extend(target, [length])
+        self.encoded[target] = self.encoded[source]
         for layer in self._stores:
             layer.copy_line(self.line(source, 0, length), self.line(target, 0, length))
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Move a row with its first ``length`` positions to the place of another (closes the gap that a leaving row
         makes)."""
+        self.encoded[target] = self.encoded[source]
         if not self.layout.paged:
             for layer in self._stores:
                 layer.copy_line(self.line(source, 0, length), self.line(target, 0, length))
@@ -370,6 +376,7 @@ class RaggedCache(Cache):
 
     def swap_rows(self, one: int, other: int, length: int) -> None:
         """Exchange two rows, with their first ``length`` positions."""
+        self.encoded[one], self.encoded[other] = self.encoded[other], self.encoded[one]
         if not self.layout.paged:
             for layer in self._stores:
                 layer.swap_lines(self.line(one, 0, length), self.line(other, 0, length))

@@ -110,7 +110,7 @@ class LlamaForward:
     rows.
     """
 
-    packs, alone = True, False
+    packs, alone, encode = True, False, None
 
     def __init__(self, module: PreTrainedModel) -> None:
         model: Any = module.model

@@ -16,6 +16,7 @@ import torch
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from osd.models.decoder import Decoder, vocabulary_size
+from osd.models.encoder_decoder import start_of
 from osd.models.forward import Builder
 from osd.models.gguf import is_gguf, read_gguf
 from osd.models.limits import cut_short, position_limit
@@ -34,13 +35,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)  # without slots, for what is asked for every round and found by a walk through the modules
 class Model:
-    """A causal language model in memory, ready to decode."""
+    """A causal or an encoder-decoder language model in memory, ready to decode."""
 
     name: str
     """The folder or hub name it came from."""
     module: PreTrainedModel
     limit: int
-    """Positions that it can attend over exactly: see osd.models.limits."""
+    """Positions that it can attend over exactly, those of an encoder's text included: see osd.models.limits."""
     build: Builder
     """Makes the forward pass that was checked for this architecture; see osd.models.proof.choose_forward."""
     shared: SharedIds | None = None
@@ -50,6 +51,11 @@ class Model:
     def vocab_size(self) -> int:
         """Width of its logits."""
         return vocabulary_size(self.module)
+
+    @cached_property
+    def start(self) -> tuple[int, ...]:
+        """The token that stands between what an encoder reads and the output; none without an encoder."""
+        return start_of(self.module, self.name)
 
     @cached_property
     def digest(self) -> str | None:
@@ -116,7 +122,7 @@ def load_pair(
     the draft is on the target's, or on ``draft_device``.
 
     ``dtype`` auto is float32 on the CPU, where it is as fast and free of rounding that could flip a
-    greedy choice, and the checkpoint's own on a GPU. Raises ModelNotLoaded, VocabularyMismatch,
+    greedy choice, and the checkpoint's own on a GPU. Raises ModelNotLoaded, KindMismatch, VocabularyMismatch,
     CannotServeRagged.
     """
     place = choose_device(device)
@@ -146,7 +152,7 @@ def row_limit(pair: Pair, serve: ServeSettings) -> int:
 def row_length(pair: Pair, settings: Settings) -> int:
     """Positions of a row in the caches: its padding may stand beyond its own end."""
     nodes = 0 if settings.drafters.kind in CHAINS else settings.drafters.tree_nodes
-    return row_limit(pair, settings.serve) + max(settings.gamma.max, nodes) + 1
+    return row_limit(pair, settings.serve) + len(pair.target.start) + max(settings.gamma.max, nodes) + 1
 
 
 def choose_device(device: str) -> torch.device:
@@ -177,6 +183,7 @@ def load_model(name: str | Path, device: torch.device, dtype: str = "auto", devi
     _require_exact(module, str(name))
     if reason := cut_short(module.config):
         log.warning("%s: %s", name, reason, extra={"action": "cut_short"})
+    start_of(module, str(name))
     return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
 
 

@@ -27,12 +27,15 @@ class PrefillChunk:
 
 def read_pieces(decoder: Decoder, pieces: Sequence[PrefillChunk]) -> None:
     """Fill the rows' caches, in passes of CHUNK tokens at most."""
-    short = [piece for whole in pieces for piece in _cut(whole)]
+    short = [piece for whole in pieces for piece in _cut(decoder, whole)]
     for run in _runs(decoder, short):
         decoder.read(run[0].place, [piece.tokens for piece in run], [piece.start for piece in run])
 
 
-def _cut(piece: PrefillChunk) -> Iterator[PrefillChunk]:
+def _cut(decoder: Decoder, piece: PrefillChunk) -> Iterator[PrefillChunk]:
+    if decoder.encodes and not piece.start:
+        yield piece
+        return
     for at in range(0, len(piece.tokens), CHUNK):
         yield PrefillChunk(piece.place, piece.start + at, piece.tokens[at : at + CHUNK])
 

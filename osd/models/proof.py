@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from osd.models.decoder import Decoder, vocabulary_size
+from osd.models.encoder_decoder import EncoderDecoderForward, decoder_inputs, has_encoder
 from osd.models.forward import Builder, ForwardPass
 from osd.models.hf_forward import WINDOWS, HuggingFaceForward, RowForward
 from osd.models.limits import position_limit
@@ -53,6 +54,10 @@ WAYS = (
     Way("row by row", RowForward, "eager"),
 )
 """Tried in turn, the fastest first."""
+WITH_ENCODER = Way("own", EncoderDecoderForward), Way("eager", EncoderDecoderForward, "eager")
+"""The same for encoder-decoder models."""
+READ = 6
+"""Tokens that an encoder reads of a row in a proof, and one more for each row after the first."""
 
 
 @torch.inference_mode()
@@ -65,7 +70,7 @@ def choose_forward(module: PreTrainedModel, name: str) -> Builder:
     if reason := _never(module):
         raise CannotServeRagged(model=name, reason=reason)
     reasons, proven = [], ProofRecord(module)
-    for way in WAYS:
+    for way in WITH_ENCODER if has_encoder(module) else WAYS:
         if way.attention:
             module.set_attn_implementation(way.attention)
         if (forward := way.build(module)) is None:
@@ -80,8 +85,6 @@ def choose_forward(module: PreTrainedModel, name: str) -> Builder:
 
 def _never(module: PreTrainedModel) -> str | None:
     """Return why no pass over this kind of model will do, where that is known without trying."""
-    if module.config.is_encoder_decoder:
-        return "It has an encoder and a decoder."
     kinds = getattr(module.config.get_text_config(), "layer_types", None) or ()
     if getattr(module, "_is_stateful", False) or any(RECURRENT.search(kind) for kind in kinds):
         return "It keeps a recurrent state, which cannot be taken back when drafted tokens are refused."
@@ -111,17 +114,25 @@ def proven_length(twin: PreTrainedModel) -> int:
 def _changes(twin: PreTrainedModel, length: int, limit: int) -> str | None:
     """Return why a text's logits depend on more than what stands before them, or why that is not known up to a limit;
     None where they do not."""
-    row = some_tokens(twin, length, torch.Generator().manual_seed(1))[None]
+    encoded = READ * has_encoder(twin)
+    row = some_tokens(twin, encoded + length, torch.Generator().manual_seed(1))[None]
     asked = WINDOWS.set(set())
-    whole = twin(input_ids=row, use_cache=False).logits[0]
+    whole = plain_logits(twin, row, encoded)
     unknown = [window for window in WINDOWS.get() if window and length <= window < limit]
     WINDOWS.reset(asked)
     if unknown:
         return f"It has a window of {unknown[0]} tokens that its configuration does not name."
     for n in {1, 2, length // 8, length // 4, length // 2, length - 1} - {0}:
-        if off(twin(input_ids=row[:, :n], use_cache=False).logits[0, -1], whole[n - 1]) > TOLERANCE:
+        if off(plain_logits(twin, row[:, : encoded + n], encoded)[-1], whole[n - 1]) > TOLERANCE:
             return "Its logits at a token change with the tokens after it."
     return None
+
+
+def plain_logits(module: PreTrainedModel, tokens: Tensor, encoded: int = 0) -> Tensor:
+    """Return the module's own logits after each of the tokens (1, T) but the ``encoded`` first, which an encoder reads:
+    (T − ``encoded``, V)."""
+    logits: Tensor = module(**decoder_inputs(module, tokens, encoded), use_cache=False).logits[0]
+    return logits
 
 
 def told(error: Exception) -> str:
@@ -134,7 +145,8 @@ def reason_against(
 ) -> str | None:
     """Return what is wrong with a pass, in a sentence; None where its logits are those of the module."""
     try:
-        decoder = Decoder(module, forward, len(lengths), limit + WIDTH, limit)
+        most = (READ + len(lengths)) * has_encoder(module)
+        decoder = Decoder(module, forward, len(lengths), limit + WIDTH + most, limit)
         difference = max(_differences(module, decoder, lengths, begins))
     except Exception as error:  # whatever fails inside a model that is not ours means the same here
         return f"Its forward pass fails with a ragged cache ({told(error)})."
@@ -154,12 +166,16 @@ def _differences(
     module: PreTrainedModel, decoder: Decoder, lengths: tuple[int, ...], begins: tuple[int, ...]
 ) -> Iterator[float]:
     """Yield by how much each pass over ragged rows is off, relative to the largest logit. Rows are prefilled up to
-    ``begins`` and fed WIDTH tokens a pass from there on, after as many wrong ones."""
+    ``begins`` and fed WIDTH tokens a pass from there on, after as many wrong ones. An encoder reads tokens before
+    these."""
     generator = torch.Generator().manual_seed(0)
-    rows = [some_tokens(module, length, generator) for length in lengths]
-    plain = [module(input_ids=row[None], use_cache=False).logits[0] for row in rows]
-    for i, (row, begin) in enumerate(zip(rows, begins, strict=True)):
-        decoder.prefill(i, row[:begin].tolist())
+    encoded = [READ + i if decoder.encodes else 0 for i in range(len(lengths))]
+    rows = [some_tokens(module, n + length, generator) for n, length in zip(encoded, lengths, strict=True)]
+    plain = [plain_logits(module, row[None], n) for n, row in zip(encoded, rows, strict=True)]
+    begins = tuple(n + begin for n, begin in zip(encoded, begins, strict=True))
+    for i, (row, n, begin) in enumerate(zip(rows, encoded, begins, strict=True)):
+        decoder.prefill(i, row[:n].tolist())
+        decoder.prefill(i, row[n:begin].tolist(), n)
     while any(begin < len(row) for begin, row in zip(begins, rows, strict=True)):
         counts = [min(WIDTH, len(row) - begin) for begin, row in zip(begins, rows, strict=True)]
         wrong = torch.stack([some_tokens(module, WIDTH, generator) for _ in rows])
@@ -171,7 +187,7 @@ def _differences(
         said = decoder.scored(right, starts, [max(1, count) for count in counts])
         for i, (begin, count) in enumerate(zip(begins, counts, strict=True)):
             if count:
-                yield off(said.first(i, count), plain[i][begin : begin + count])
+                yield off(said.first(i, count), plain[i][begin - encoded[i] :][:count])
         begins = tuple(begin + count for begin, count in zip(begins, counts, strict=True))
 
 

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from osd.models.decoder import Decoder, vocabulary_size
+from osd.models.encoder_decoder import decoder_inputs
 from osd.models.features.decoder import FeatureDecoder
 from osd.models.lora.adapter import Adapter
 from osd.models.lora.bank import AdapterRows
@@ -27,7 +28,7 @@ def require_runs(decoder: Decoder, module: PreTrainedModel, version: str) -> Non
     """
     tokens = tokens_to_try(module, decoder)
     try:
-        logits = decoder.beside(1, tokens.shape[1]).logits(tokens, [0])
+        logits = decoder.beside(1, 2 * tokens.shape[1]).read_whole(tokens)
     except NO_MEMORY:
         raise
     except Exception as error:
@@ -49,9 +50,11 @@ def require_same(
 ) -> None:
     """Check that a pass of the decoder, under the adapter, gives what the model that was judged gives. Raises
     DraftUnsound."""
-    tokens, beside, rows = tokens_to_try(judged, decoder), decoder.beside(1, TOKENS), AdapterRows()
+    tokens, beside, rows = tokens_to_try(judged, decoder), decoder.beside(1, 2 * TOKENS), AdapterRows()
     beside.adapters = rows.mix if rows.set_rows([adapter]) else None
-    served, wanted = beside.logits(tokens, [0]).float(), judged(input_ids=tokens, use_cache=False).logits.float()
+    served = beside.read_whole(tokens).float()
+    fed = decoder_inputs(judged, tokens.repeat(1, 2) if decoder.encodes else tokens, tokens.shape[1])
+    wanted = judged(**fed, use_cache=False).logits.float()
     apart = float((served - wanted).abs().max() / wanted.abs().max().clamp(min=1.0))
     if not apart <= tolerance:
         reason = f"once loaded its logits differ by {apart:.2g} from those that were judged"

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from osd.models.encoder_decoder import STACKS
 from osd.models.limits import named
-from osd.models.twin import DENSE, INDICES, OWN, STACKS, take_apart
+from osd.models.twin import DENSE, INDICES, OWN, take_apart
 from osd.models.weights import LOAD_ERRORS, LOAD_LOCK
 from storage.errors import PairError
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, cast
 
 import torch
 
+from osd.models.encoder_decoder import require_decoder_only
 from osd.models.needs_draft import NeedsDraft
 from osd.models.pair import Model, Pair, TextDraft, choose_device, eos_ids, load_model
 from osd.models.tokenizer import load_tokenizer
@@ -50,13 +51,15 @@ def load_alone(
 
 def load_with_text_draft(target: str | Path, draft: str | Path, *, device: str = "auto", dtype: str = "auto") -> Pair:
     """Load a target alone, and beside it a draft whose vocabulary is its own. Raises ModelNotLoaded,
-    CannotServeRagged."""
+    CannotServeRagged, and DecoderOnly where one of them has an encoder."""
     pair, tokenizer = load_alone(target, device=device, dtype=dtype), load_tokenizer(draft)
+    require_decoder_only(pair.target.module, "drafters.kind = universal", pair.target.name)
     for name, has_none in ((target, pair.tokenizer is None), (draft, tokenizer is None)):
         if has_none:
             raise ModelNotLoaded(path=name, reason="It has no tokenizer, and models of two vocabularies share text.")
     assert tokenizer is not None
     model = load_model(draft, pair.device, dtype)
+    require_decoder_only(model.module, "drafters.kind = universal", model.name)
     return replace(pair, text_draft=TextDraft(model, tokenizer, eos_ids(model.module)))
 
 

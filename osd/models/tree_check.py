@@ -9,6 +9,7 @@ from torch import Tensor
 
 from osd.draft import Tree, moves
 from osd.models.decoder import Decoder, vocabulary_size
+from osd.models.encoder_decoder import has_encoder
 from osd.models.limits import position_limit
 from osd.models.pair import Model
 from osd.models.proof import TOLERANCE, off, proven_length, told, unit
@@ -32,6 +33,8 @@ def check_model(model: Model) -> None:
     """Check that every node's logits are those of a plain pass over the text up to it, and also those of a token that
     is fed after a path was kept: of the model itself after short texts, and of its twin beyond all windows. Raises
     CannotServeTrees."""
+    if has_encoder(model.module):
+        raise CannotServeTrees(model=model.name, reason="Encoder-decoder targets draft chains.")
     reason = _reason_against(model, TEXTS)
     reason = reason or ProofRecord(model.module).recall(f"trees, {model.build.__name__}", lambda: _beyond(model))
     if reason:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from osd.models.encoder_decoder import STACKS
 from osd.models.limits import named
 from osd.models.weights import LOAD_LOCK
 
@@ -36,8 +37,6 @@ DENSE = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 OWN = "layers_of_their_own"
 """Under which what single layers have of their own, by their numbers, is set aside."""
 
-STACKS = ("decoder_layers", "num_decoder_layers")
-"""Names of the number of layers beside the usual one."""
 Place = tuple[Any, str, int]
 """A number in a configuration: the object or dictionary that it stands in, its name there, and itself."""
 
@@ -121,6 +120,7 @@ def _thin(config: Any) -> None:
     head_names, key_names = (
         {name, config.attribute_map.get(name, name)} for name in ("num_attention_heads", "num_key_value_heads")
     )
+    head_names.add("decoder_attention_heads")
     width = HEADS * (named(config, "head_dim") or hidden // heads)
     for place, name, value in _numbers(config):
         if name in head_names:
@@ -129,6 +129,8 @@ def _thin(config: Any) -> None:
             _set(place, name, HEADS if value == heads else min(value, HEADS // 2))
         elif WIDTHS.search(name):
             _set(place, name, min(value, WIDTH))
+        elif name == "relative_attention_num_buckets":
+            _set(place, name, min(value, FIRST // 2))  # half are for single distances, the rest reach a switch
         elif "vocab_size" in name:
             _set(place, name, min(value, VOCABULARY))
         elif value == hidden and name not in POSITIONS and not SWITCHES.search(name):

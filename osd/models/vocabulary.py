@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from osd.models.encoder_decoder import has_encoder
 from osd.models.shared_ids import SharedIds
-from storage.errors import VocabularyMismatch
+from storage.errors import KindMismatch, VocabularyMismatch
 
 MOSTLY = 0.9
 """Least share of the target's tokens that a draft has to know."""
@@ -45,7 +46,10 @@ def check_vocabularies(
     theirs: PreTrainedTokenizerBase | None,
 ) -> SharedIds | None:
     """Check that what both models know has one id, by their tokenizers. Returns what only one knows; None where that is
-    nothing, and the draft has a row for every id. Raises VocabularyMismatch."""
+    nothing, and the draft has a row for every id. Raises VocabularyMismatch, and KindMismatch where one has an encoder
+    and the other has none."""
+    if has_encoder(target.module) is not has_encoder(draft.module):
+        raise KindMismatch(target=target.name, draft=draft.name)
     if ours is None or theirs is None:
         if target.vocab_size != draft.vocab_size:
             reason = f"{draft.vocab_size} tokens against {target.vocab_size}, and no tokenizer to compare"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from storage.errors import ModelNotLoaded
@@ -28,14 +28,15 @@ model would be tied ever after."""
 
 
 def read_weights(name: str | Path, dtype: Any, device_map: Any = None) -> PreTrainedModel:
-    """Load a causal language model of which every parameter came from the files or from a tie: on the CPU, or where
-    ``device_map`` says (accelerate's).
+    """Load a causal or an encoder-decoder language model of which every parameter came from the files or from a tie: on
+    the CPU, or where ``device_map`` says (accelerate's).
 
     ``dtype``: a torch.dtype, or ``auto`` for the files' own. Raises ModelNotLoaded.
     """
     try:
+        kind: Any = auto_class(AutoConfig.from_pretrained(str(name), trust_remote_code=False))
         with LOAD_LOCK:
-            both: Any = AutoModelForCausalLM.from_pretrained(
+            both: Any = kind.from_pretrained(
                 str(name), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True,
                 ignore_mismatched_sizes=True, device_map=device_map,
             )  # fmt: skip
@@ -45,6 +46,11 @@ def read_weights(name: str | Path, dtype: Any, device_map: Any = None) -> PreTra
     if wrong := " ".join(chain(_differences(module, both[1]), _not_finite(module))):
         raise ModelNotLoaded(path=name, reason=wrong)
     return module
+
+
+def auto_class(config: PreTrainedConfig) -> Any:
+    """Return transformers' class that makes the language model of a configuration."""
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
 
 
 def first_line(error: Exception) -> str:

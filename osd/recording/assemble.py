@@ -84,7 +84,7 @@ def _samples(
     for completion, begin, end in zip(completions, edges[:-1], edges[1:], strict=True):
         if begin == end or completion.finish_reason == "cancelled":
             continue
-        tokens = np.array(completion.request.prompt_tokens + completion.tokens, np.int32)
+        tokens = np.array(completion.prompt + completion.tokens, np.int32)
         mine = slice(begin, end)
         yield RequestSamples(
             request_id=completion.request.id,
@@ -92,7 +92,7 @@ def _samples(
             tenant=completion.request.tenant,
             draft_version=completion.rounds[-1].draft_version,
             created_at=completion.outcomes[-1].finished_at,
-            prompt_len=len(completion.request.prompt_tokens),
+            prompt_len=len(completion.prompt),
             tokens=tokens,
             positions=positions[mine],
             kinds=kinds[mine],

@@ -127,6 +127,6 @@ def _process_line(row: SequenceState, logits: Tensor, drafted: Sequence[int]) ->
     """Apply a row's processors to logits (V,), in place, in their order."""
     for processor in row.processors:
         before = logits.clone()
-        processor.apply(logits, row.tokens, drafted)
+        processor.apply(logits, row.decoded, drafted)
         if logits.max() == -torch.inf:
             logits.copy_(before)

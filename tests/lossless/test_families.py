@@ -12,18 +12,20 @@ import pytest
 import torch
 
 from osd.engine.engine import Engine
+from osd.models.encoder_decoder import decoder_inputs, has_encoder, start_of
 from osd.models.pair import Pair
 from osd.verification.warping import draw
 from storage.records import Request
 from storage.sampling import Sampling
 from tests.lossless.test_lossless import serve
+from tests.support.encoder_decoders import generated
 from tests.support.families import CAPPED, CHAINS_ONLY, FAMILIES, LENGTH, REFUSED, outcome_of
 from tests.support.models import model_of, noisy, prompts
 from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
-SAMPLE = ("mistral", "gemma3_text", "gpt_neo", "gpt_oss", "phi3, longrope", "bert")
+SAMPLE = ("mistral", "gemma3_text", "gpt_neo", "gpt_oss", "phi3, longrope", "bert", "t5, gated", "bart")
 COUNT = 12
 
 
@@ -41,6 +43,7 @@ def test_every_text_is_that_of_the_row_alone(name: str) -> None:
         return
     target = found.model
     assert name not in REFUSED and min(target.limit, LENGTH) == CAPPED.get(name, LENGTH)
+    assert target.start == () or not found.trees
     pair = Pair(target, model_of(noisy(target.module), "draft"), None, frozenset())
     kinds = ["causal", "trigram", "mixed"] if found.trees else ["causal"]
     asked = _asked(min(target.limit, LENGTH))
@@ -67,6 +70,8 @@ def _asked(limit: int, **fields: Any) -> list[Request]:
 def _generated(module: Any, request: Request) -> list[int]:
     prompt = torch.tensor([request.prompt_tokens])
     count = min(request.max_new_tokens, _limit(module) - len(request.prompt_tokens))
+    if has_encoder(module):
+        return generated(module, request.prompt_tokens, count)
     told: list[int] = module.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count)[0].tolist()
     return told[len(request.prompt_tokens) :]
 
@@ -93,8 +98,10 @@ def _compare_sampled(pair: Pair, greedy: Sequence[Request]) -> None:
 @torch.inference_mode()
 def _drawn(module: Any, request: Request) -> list[int]:
     chance = np.random.Generator(np.random.Philox(request.sampling.seed))
-    tokens = list(request.prompt_tokens)
-    for _ in range(min(COUNT, _limit(module) - len(tokens))):
-        logits = module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1]
+    prompt, start = request.prompt_tokens, start_of(module, "random")
+    tokens = [*prompt, *start]
+    for _ in range(min(COUNT, _limit(module) - len(prompt))):
+        fed = decoder_inputs(module, torch.tensor([tokens]), len(prompt))
+        logits = module(**fed, use_cache=False).logits[0, -1]
         tokens.append(int(draw(logits.softmax(-1, dtype=torch.float32), torch.tensor(chance.random()))))
-    return tokens[len(request.prompt_tokens) :]
+    return tokens[len(prompt) + len(start) :]

@@ -130,7 +130,7 @@ def test_every_architecture_computes_trees(kind: str) -> None:
 class Blind:
     """A pass that sees everything up to its own slot, as it may in a chain."""
 
-    packs, alone, compiled = False, False, None
+    packs, alone, encode, compiled = False, False, None, None
 
     def __init__(self, inner: ForwardPass) -> None:
         self._inner = inner

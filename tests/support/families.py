@@ -18,6 +18,7 @@ from osd.models.pair import Model
 from osd.models.proof import choose_forward
 from osd.models.tree_check import check_model
 from storage.errors import CannotServeRagged, CannotServeTrees
+from tests.support.encoder_decoders import BART, KINDS, T5
 from tests.support.models import VOCABULARY, prepared
 
 LENGTH = 48
@@ -52,6 +53,15 @@ def gated(kind: str, **more: Any) -> tuple[str, dict[str, Any]]:
 def plain(kind: str, **more: Any) -> tuple[str, dict[str, Any]]:
     return kind, {**BASE, **more}
 
+
+WITH_ENCODER: dict[str, tuple[str, dict[str, Any]]] = {
+    **KINDS,
+    "mt5": ("mt5", T5),
+    "longt5": ("longt5", {**T5, "local_radius": 7}),
+    "umt5": ("umt5", T5),
+    **{kind: (kind, BART) for kind in ("mbart", "pegasus", "marian", "blenderbot", "plbart", "m2m_100")},
+}
+"""The same of encoder-decoders."""
 
 # fmt: off
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -217,8 +227,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "nanochat": gated("nanochat"),
     "minimax_m2": gated("minimax_m2", head_dim=8, num_local_experts=4, num_experts_per_tok=2),
     "internlm3": gated("internlm3", head_dim=8),
-    "bart": plain(
-        "bart", d_model=32, decoder_layers=2, decoder_attention_heads=4, decoder_ffn_dim=48, encoder_layers=2
+    "bart, decoder": plain(
+        "bart",
+        d_model=32,
+        decoder_layers=2,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=48,
+        encoder_layers=2,
+        is_encoder_decoder=False,
     ),
     "bert, decoder": plain("bert", intermediate_size=48, is_decoder=True),
     "deepseek_v32": plain(
@@ -251,12 +267,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "recurrent_gemma": gated("recurrent_gemma", lru_width=32, attention_window_size=8),
     "minimax": gated("minimax", head_dim=8, num_local_experts=2, layer_types=["linear_attention", "full_attention"]),
+    **WITH_ENCODER,
 }
 """By a name, the model type and its configuration."""
 
 REFUSED = {
     "deepseek_v32": "indexer", "bert": "tokens after it", "roberta": "differ", "xlnet": "tokens after it|keeps no keys",
-    "openai-gpt": "keeps no keys", "doge": "tokens after it",
+    "umt5": "fails with a ragged cache", "m2m_100": "fails with a ragged cache", "openai-gpt": "keeps no keys",
+    "doge": "tokens after it",
     **dict.fromkeys(
         ("mamba", "mamba2", "jamba", "lfm2", "qwen3_next", "recurrent_gemma", "minimax"), "recurrent state"
     ),
@@ -264,7 +282,7 @@ REFUSED = {
 """What the sentence says that refuses a family."""
 CAPPED = {"llama, dynamic": 20, "phi3, longrope": 20}
 """Families that are served up to fewer than LENGTH positions."""
-CHAINS_ONLY = frozenset({"gpt_neo", "gpt_neox_japanese", "mpt", "llama4_text", "bart"})
+CHAINS_ONLY = frozenset({"gpt_neo", "gpt_neox_japanese", "mpt", "llama4_text", "bart, decoder"})
 """Families whose rows pass one by one."""
 # fmt: on
 
@@ -273,7 +291,8 @@ def random_family(name: str) -> Any:
     """A random module of a family."""
     kind, told = FAMILIES[name]
     module = prepared(tf.AutoConfig.for_model(kind, **told))
-    module.generation_config = tf.GenerationConfig(pad_token_id=0, bos_token_id=1)
+    start = getattr(module.config, "decoder_start_token_id", None)
+    module.generation_config = tf.GenerationConfig(pad_token_id=0, bos_token_id=1, decoder_start_token_id=start)
     return module
 
 

@@ -15,6 +15,7 @@ from osd.models.decoder import Decoder
 from osd.models.limits import position_limit
 from osd.models.pair import Model, Pair
 from osd.models.proof import choose_forward
+from osd.models.weights import auto_class
 
 VOCABULARY = 97
 SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -43,9 +44,9 @@ def random_module(kind: str, seed: int = 0, vocabulary: int = VOCABULARY) -> Any
 def prepared(config: Any, seed: int = 0) -> Any:
     """A random model of a configuration, ready to decode."""
     torch.manual_seed(seed)
-    module = tf.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+    module = auto_class(config).from_config(config).eval().requires_grad_(False)
     for name, weight in module.named_parameters():
-        if weight.dim() > 1 and "embed" not in name:
+        if weight.dim() > 1 and "embed" not in name and "shared" not in name:
             weight.mul_(4.0)
     return module
 

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_model
 from torch import nn
 from transformers import PreTrainedModel
 
+from osd.models.encoder_decoder import require_decoder_only
 from osd.models.features.base import FeatureDraft
 from osd.models.features.errors import FeatureDraftNotLoaded
 from osd.models.features.files import load_feature_draft, save_feature_draft
@@ -212,11 +213,13 @@ def _with_adapter(model: nn.Module, learn: LearnSettings) -> PeftModel:
     the embeddings with the same factors where they are tied to the output layer (docs/training.md has the
     measurements).
     """
+    require_decoder_only(model, "learn.method = lora", "the draft")
     head, rank = _name_of_head(model), learn.lora_head_rank
     words = [head, *_names_of_tied(model)] if rank else []
     layers = {name.rpartition(".")[2] for name, part in model.named_modules() if _is_linear(part) and name != head}
     config = LoraConfig(
-        r=learn.lora_rank, lora_alpha=2 * learn.lora_rank, task_type="CAUSAL_LM",
+        r=learn.lora_rank, lora_alpha=2 * learn.lora_rank,
+        task_type="CAUSAL_LM",
         target_modules=sorted(layers | set(words)), ensure_weight_tying=len(words) > 1,
         rank_pattern=dict.fromkeys(words, rank), alpha_pattern=dict.fromkeys(words, 2 * rank),
     )  # fmt: skip

@@ -3,6 +3,7 @@
 A sample's ``position`` is the index of the token it predicts: its distribution is p(· | tokens[:position]).
 A causal model predicts that token with the logits at column ``position − 1``, the last token it has seen. Of a branch
 the distribution after each token is kept, so that its column is the token's own (:mod:`trainer.distil.branching`).
+A decoder with an encoder before it reads from ``prompt_len − 1`` on: its column is ``position − prompt_len``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from osd.models.encoder_decoder import has_encoder
+from storage.errors import DecoderOnly
 from storage.records import RequestSamples, TokenKind
 from trainer.distil.branching import (
     SampleWeights,
@@ -44,6 +47,8 @@ class TrainingBatch:
     """(b, t) int64"""
     attention_mask: Tensor
     """(b, t) int64: 1 on tokens, 0 on padding; with branches (b, 1, t, t) bool: what each token sees."""
+    prompts: Tensor
+    """(b,) tokens before the output; an encoder-decoder's encoder reads all but the last of them."""
     rows: Tensor
     """(m,) the request's row in the batch."""
     columns: Tensor
@@ -114,6 +119,7 @@ def collate(
     return TrainingBatch(
         input_ids=torch.from_numpy(np.stack([_fed(s, size) for s in samples])),
         attention_mask=plain if mask is None else torch.from_numpy(mask),
+        prompts=torch.tensor([s.prompt_len for s in samples]),
         rows=torch.repeat_interleave(torch.arange(len(samples)), counts),
         columns=_joined(samples, _columns, np.int64),
         requests=torch.repeat_interleave(torch.tensor(list(indices)), counts),
@@ -185,20 +191,44 @@ def predict(model: nn.Module, batch: TrainingBatch) -> Tensor:
     and not for b × t, and the model's own changes to logits (scaling, softcapping) still apply.
     """
     head = model.get_output_embeddings()  # type: ignore[operator]
+    fed, columns = _split(batch) if has_encoder(model) else (_whole(batch), batch.columns)
 
     def pick(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         hidden = args[0]
-        flat = batch.rows * hidden.shape[1] + batch.columns
+        flat = batch.rows * hidden.shape[1] + columns
         return (hidden.flatten(0, 1).index_select(0, flat).unsqueeze(0), *args[1:])
 
     handle = head.register_forward_pre_hook(pick)
     try:
-        where = {} if batch.position_ids is None else {"position_ids": batch.position_ids}
-        output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False, **where)
+        output = model(**fed, use_cache=False)
     finally:
         handle.remove()
     logits: Tensor = output.logits[0]
     return logits if logits.dtype is torch.float64 else logits.float()
+
+
+def _whole(batch: TrainingBatch) -> dict[str, Tensor]:
+    where = {} if batch.position_ids is None else {"position_ids": batch.position_ids}
+    return {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, **where}
+
+
+def _split(batch: TrainingBatch) -> tuple[dict[str, Tensor], Tensor]:
+    """Return a batch as an encoder-decoder takes it, and the decoder's column that predicts each position, (m,). Raises
+    DecoderOnly for a batch with branches."""
+    if batch.position_ids is not None:
+        raise DecoderOnly(what="learning from branches (learn.sampling)", model="The draft")
+    encoded = (batch.prompts - 1).unsqueeze(1)
+    lengths = batch.attention_mask.sum(1, keepdim=True) - encoded
+    reach = torch.arange(int(lengths.max()), device=encoded.device)
+    places = (encoded + reach).clamp(max=batch.input_ids.shape[1] - 1)
+    width = int(encoded.max())
+    fed = {
+        "input_ids": batch.input_ids[:, :width],
+        "attention_mask": (torch.arange(width, device=encoded.device) < encoded).long(),
+        "decoder_input_ids": batch.input_ids.gather(1, places),
+        "decoder_attention_mask": (reach < lengths).long(),
+    }
+    return fed, batch.columns - encoded.squeeze(1)[batch.rows]
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -6,12 +6,12 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
+from osd.models.weights import auto_class
 from storage.records import RequestSamples, TokenKind
 from storage.settings import LearnSettings
 from trainer.distil.distil import DistilProgress, distil
@@ -23,7 +23,7 @@ REQUESTS, PROMPT, OUTPUT, TOP_K = 64, 64, 64, 64
 def train(config: Path, device: torch.device) -> None:
     """Train a model of this configuration for ever, and print the positions so far after every step."""
     shape = AutoConfig.from_pretrained(str(config))
-    made: Any = AutoModelForCausalLM
+    made = auto_class(shape)
     with device:
         model = made.from_config(shape, dtype=torch.float32)
     samples = [_sample(seed, shape.vocab_size) for seed in range(REQUESTS)]

@@ -16,9 +16,10 @@ import torch
 from peft import PeftConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from osd.models.lora.merging import quiet_peft
+from osd.models.weights import auto_class
 from storage.records import RequestSamples
 from storage.replay.segments import decode, encode
 from storage.settings import LearnSettings
@@ -60,7 +61,7 @@ def read_task(folder: Path) -> RankTask:
     """Read a task; its model is on the CPU."""
     facts: dict[str, Any] = json.loads((folder / FACTS).read_text())
     config: Any = AutoConfig.from_pretrained(folder / MODEL)
-    models: Any = AutoModelForCausalLM
+    models = auto_class(config)
     made = models.from_config(config, attn_implementation=facts["attention"])
     model: nn.Module = made
     if (folder / ADAPTER).exists():

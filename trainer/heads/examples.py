@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from osd.models.encoder_decoder import require_decoder_only
 from storage.records import RequestSamples
 from trainer.distil.collate import device_of
 from trainer.distil.gate import only_mistakes
@@ -100,7 +101,9 @@ def drafted_of(samples: RequestSamples) -> Drafted | None:
 
 @torch.no_grad()  # not inference mode: heads are trained on the result
 def embed(model: nn.Module, items: Sequence[Drafted], between: Callable[[], None] = lambda: None) -> Examples:
-    """Return the draft's embedding of every drafted token, request after request. ``items`` has at least one."""
+    """Return the draft's embedding of every drafted token, request after request. ``items`` has at least one. Raises
+    DecoderOnly."""
+    require_decoder_only(model, "an acceptance head", "the draft")
     found: list[tuple[int, Tensor]] = []
     for chunk in _chunks(items):
         embeddings = _embed([items[i] for i in chunk], model)

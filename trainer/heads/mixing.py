@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from osd.models.encoder_decoder import require_decoder_only
 from osd.models.pair import Model, Pair
 from osd.verification.warping import Warp, draw
 from storage.sampling import Sampling
@@ -35,7 +36,8 @@ class Proposals:
 
 @torch.inference_mode()
 def propose(pair: Pair, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling, chance: Any) -> Proposals:
-    """Propose Y and compute P at every position of an answer. ``chance`` is a numpy generator."""
+    """Propose Y and compute P at every position of an answer. ``chance`` is a numpy generator. Raises DecoderOnly."""
+    require_decoder_only(pair.draft.module, "an acceptance head", pair.draft.name)
     text = [*prompt, *answer]
     p, q = (_distributions(model, text, len(prompt), sampling, pair.vocab_size) for model in (pair.target, pair.draft))
     drafted = draw(q, torch.from_numpy(chance.random(len(answer))).to(q.device))

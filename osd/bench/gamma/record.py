@@ -27,6 +27,7 @@ from osd.drafters.signals import PassInfo, Signals
 from osd.engine.engine import Engine
 from osd.models.acceptance_head import HeadPass
 from osd.models.decoder import Decoder
+from osd.models.encoder_decoder import require_decoder_only
 from osd.models.pair import Pair
 from osd.verification.warping import Warp, draw
 from storage.errors import BadBenchFile
@@ -83,7 +84,8 @@ def record_traces(
 ) -> list[RecordedText]:
     """Decode the prompts with the target alone, ``batch`` together, and draft a chain of ``depth`` tokens at every
     position, ``rows`` chains together. ``seed``: of sampled texts and chains. Raises BadRequest for a prompt that
-    cannot be served."""
+    cannot be served, and DecoderOnly."""
+    require_decoder_only(pair.target.module, "osd bench gamma", pair.target.name)
     if not prompts:
         return []
     longest = min(max(map(len, prompts)) + new_tokens, pair.limit)

@@ -121,12 +121,13 @@ class TargetAlone:
         ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
         mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         module: Any = self._pair.target.module
+        before = len(self._pair.target.start) or longest  # what generate puts before an answer
         room = max(completion.request.max_new_tokens for completion in completions)
         begun = time.perf_counter()
         out = module.generate(
             ids.to(self._pair.device), attention_mask=mask.to(self._pair.device), max_new_tokens=room, do_sample=False,
             num_beams=1, eos_token_id=sorted(self._pair.eos_ids) or None, pad_token_id=0, use_cache=True,
-        )[:, longest:].tolist()  # fmt: skip
+        )[:, before:].tolist()  # fmt: skip
         seconds = time.perf_counter() - begun
         return [self._cut(c, text) for c, text in zip(completions, out, strict=True)], seconds
 

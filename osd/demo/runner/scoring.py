@@ -58,14 +58,14 @@ def loaded_hits(loaded: LoadedDraft, completion: Completion, p: Tensor | None) -
 
 
 def _text(completion: Completion) -> list[int]:
-    return [*completion.request.prompt_tokens, *completion.tokens]
+    return [*completion.prompt, *completion.tokens]
 
 
 def blended_hits(loaded: LoadedDraft, watched: TableGuesses, completion: Completion) -> list[bool]:
     """For every token of the output, whether draft and table together would have named it: the table what it guessed
     there before it was said, whichever of the two is trusted more by now."""
     output = list(completion.tokens)
-    tokens = [*completion.request.prompt_tokens, *output]
+    tokens = [*completion.prompt, *output]
     reader = reader_of(loaded, len(tokens))
     peaks, said = logits_of(reader, tokens, len(output)).softmax(-1, dtype=torch.float32).max(-1)
     reader.cache.drop()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from osd.models.encoder_decoder import require_decoder_only
 from osd.models.features.errors import FeatureDraftMismatch
 from osd.models.features.target import FeatureTarget
 from osd.models.hidden_states import layer_stack
@@ -41,7 +42,8 @@ def require_fit(folder: Path, facts: Mapping[str, Any], target: FeatureTarget, d
 
 def require_readable(draft: str | Path, target: FeatureTarget) -> None:
     """Check that a target has layers whose hidden states can be read, as wide as its embeddings. Raises
-    FeatureDraftMismatch, NoLayerStack."""
+    FeatureDraftMismatch, NoLayerStack, and DecoderOnly for a target with an encoder."""
+    require_decoder_only(target.module, "a draft of hidden states (Medusa, EAGLE)", target.name)
     layer_stack(target.module)
     if target.embedding_size != target.hidden_size:
         sizes = f"{target.embedding_size} wide, and its hidden states {target.hidden_size}"

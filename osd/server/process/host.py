@@ -49,6 +49,7 @@ class Host:
             server.model or PurePath(pair.target.name).name, self.engine.limit, pair.vocab_size,
             tuple(sorted(pair.eos_ids)), self.engine.settings.gamma.max,
             read_template(server.chat_template, self.tokenizer), own.temperature, own.max_new_tokens, own.stops,
+            bool(pair.target.start),
         )  # fmt: skip
 
     @property

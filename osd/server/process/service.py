@@ -35,6 +35,8 @@ class Facts(NamedTuple):
     """New tokens of a request at most; None: as many as there is room for."""
     stops: tuple[str, ...]
     """Strings that end every text."""
+    apart: bool = False
+    """Whether answers do not go on from their prompts, as an encoder-decoder's."""
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class Service:
     """False while it drains."""
 
     def __post_init__(self) -> None:
-        self.detokenizer = Detokenizer(self.tokenizer)
+        self.detokenizer = Detokenizer(self.tokenizer, apart=self.facts.apart)
         self.token_text = TokenText(self.detokenizer)
         self.template = ChatTemplate(self.tokenizer, self.facts.chat_template)
         wanted = self.settings.server

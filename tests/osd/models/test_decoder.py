@@ -30,7 +30,7 @@ def fed(decoder: Decoder, counts: tuple[int, ...]) -> torch.Tensor:
 class Unpacked:
     """Another pass, which computes padding too."""
 
-    packs, alone, compiled = False, False, None
+    packs, alone, encode, compiled = False, False, None, None
 
     def __init__(self, inner: ForwardPass) -> None:
         self._inner = inner

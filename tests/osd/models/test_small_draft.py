@@ -13,7 +13,7 @@ import transformers as tf
 
 from osd.models.limits import named
 from osd.models.small_draft import CannotCut, cut, spaced
-from tests.support.families import FAMILIES, REFUSED
+from tests.support.families import FAMILIES, REFUSED, WITH_ENCODER
 from tests.support.models import prepared, random_module
 
 LAYERS = 4
@@ -27,7 +27,7 @@ every_family = pytest.mark.parametrize(
     [
         name if name in SAMPLE else pytest.param(name, marks=pytest.mark.long)
         for name in FAMILIES
-        if name not in REFUSED
+        if name not in REFUSED and name not in WITH_ENCODER
     ],
 )
 

@@ -43,7 +43,7 @@ class Spelling(StatefulProcessor):
 
 
 def rows(*processors: list[object]) -> list[SimpleNamespace]:
-    return [SimpleNamespace(tokens=[1, 2], processors=each) for each in processors]
+    return [SimpleNamespace(tokens=[1, 2], decoded=[1, 2], processors=each) for each in processors]
 
 
 @given(
