@@ -20,7 +20,7 @@ class GoodputSettings(Section):
     stake: float = Field(default=16.0, ge=0)
     """Tokens that an engine may lose by drafts, as far as it can tell, before it knows what they are worth."""
     share: float = Field(default=0.01, ge=0, lt=1)
-    """Share of all tokens that drafts may lose after that; where they surely do not pay, tries cost half of it."""
+    """Share of all tokens that drafts may lose after that; where they do not pay, tries cost half of it."""
     stale: float = Field(default=16_384.0, gt=0)
     """Tokens without drafts after which most of what was known of a draft is forgotten."""
     patience: float = Field(default=32.0, ge=1)

@@ -38,17 +38,10 @@ class OneAhead(GoodputController):
 
 
 class Unbounded(GoodputController):
-    """Drafts wherever that seems to pay, whatever was lost by it; tries are bought by the share alone."""
+    """Drafts wherever that seems to pay, whatever was lost by it; the credit buys tries alone."""
 
-    def _doubted(self, prices: Prices, rows: int) -> float:
-        return 0.0
-
-
-class Certain(GoodputController):
-    """Counts every token at risk as lost: credit without doubt."""
-
-    def _doubted(self, prices: Prices, rows: int) -> float:
-        return 1.0
+    def _affordable(self, prices: Prices, rows: int, read: float) -> int:
+        return self._maximum
 
 
 class Untried(GoodputController):
@@ -60,26 +53,11 @@ class Untried(GoodputController):
         return []
 
 
-class Unpriced(GoodputController):
-    """Buys tries by the same share whether or not luck could make them pay."""
-
-    def _hope(self, prices: Prices, row: GoodputRow, chance: float, rows: int) -> bool:
-        return True
-
-
 class ReadsFree(GoodputController):
     """Takes the reading of prompts for free."""
 
     def _look_up(self, batch: int) -> Prices:
         return super()._look_up(batch)._replace(read=0.0)
-
-
-class SureOfCosts(GoodputController):
-    """Takes what passes cost for certain."""
-
-    def _look_up(self, batch: int) -> Prices:
-        found = super()._look_up(batch)
-        return found._replace(error=[0.0] * len(found.error))
 
 
 class _NoRequest(Regression):
@@ -155,11 +133,8 @@ ABLATIONS: Mapping[str, Ablation] = {
     "without the draft's confidence": Ablation(_without(_NoConfidence)),
     "at the draft's word": Ablation(_without(_AtItsWord)),
     "without credit": Ablation(Unbounded),
-    "without doubt": Ablation(Certain),
     "without tries": Ablation(Untried),
-    "with tries that hope for nothing": Ablation(Unpriced),
     "without the price of reading": Ablation(ReadsFree),
-    "without errors of costs": Ablation(SureOfCosts),
     "with costs on a plane": Ablation(GoodputController, bend=1e-6),
     "without probes": Ablation(GoodputController, probes=False),
 }

@@ -87,8 +87,6 @@ class Curve(NamedTuple):
     ms: Floats
     error: Floats
     """Standard error of each one's difference from the first, milliseconds."""
-    beginning: float
-    """Standard error of the first."""
 
 
 class PassTimes:
@@ -192,8 +190,7 @@ class PassTimes:
         ms = ms if self._per_pass else np.maximum.accumulate(ms)  # more tokens take no less, whatever few timings show
         whole = _kernel(asked, asked) - cross @ inverse @ cross.T
         spread = np.maximum(whole.diagonal() + whole[0, 0] - 2 * whole[0], 0.0)
-        beginning = max(float(whole[0, 0]), 0.0) ** 0.5
-        return Curve(size, self._mean * ms, self._mean * np.sqrt(spread), self._mean * beginning)
+        return Curve(size, self._mean * ms, self._mean * np.sqrt(spread))
 
     def _features(self, rows: Floats, size: Floats, context: Floats) -> tuple[Floats, Floats]:
         """Return φ · LINE, and where each is for g."""

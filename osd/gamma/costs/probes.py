@@ -27,7 +27,7 @@ def probe(costs: CostModel, rows: int, at: int, time_pass: TimePass, time_draft:
     The first turn is not counted, for first passes make what others use. Of the others each shape's least time counts:
     whatever else the machine does makes passes slower, never faster. How far the second least is from it is its error.
     """
-    passes = list(dict.fromkeys([(rows, 1), (rows, 5), (1, 1), (1, 5)]))
+    passes = list(dict.fromkeys([(rows, 1), (rows, 2), (rows, 5), (1, 1), (1, 2), (1, 5)]))
     drafts = list(dict.fromkeys([(rows, 1, 0), (rows, 4, 0), (1, 1, 0), (1, 4, 0), (1, 1, READ)])) if time_draft else []
     until, turns = time.perf_counter() + SECONDS, list[list[float]]()
     while len(turns) < 2 or (len(turns) <= MOST_TURNS and time.perf_counter() < until):

@@ -12,7 +12,6 @@ by a credit, which a small share of all tokens fills.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import erfc
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +21,8 @@ from osd.gamma.costs.pass_times import FRESH
 from osd.gamma.goodput.acceptance import Acceptance, Effect, Look, expected, log_odds
 from storage.settings.gamma import GoodputSettings
 
-HOPE = 8
-"""Rounds without drafts for which it holds whether luck would make them pay; tries for which a prompt is read."""
+TRIES = 8
+"""Tries for which a prompt is read."""
 DECLINE, LAST, ON = DraftDecision.DECLINE, DraftDecision.LAST, DraftDecision.ON
 _NO_TERM: Effect = [0.0, 0.0]
 
@@ -41,8 +40,6 @@ class Prices(NamedTuple):
     """The cheapest draft pass after others."""
     verify: list[float]
     """By the number of drafted tokens verified, of all rows together, from 0 on: beyond a plain pass."""
-    error: list[float]
-    """Standard errors of a draft pass and of verifying so many tokens, together."""
     read: float
     """A token that the drafter must read before it drafts."""
 
@@ -102,12 +99,10 @@ class GoodputController:
         """This round's; None while nothing was timed."""
         self._batch = self._kept = self._cap = 0
         """Of this round: rows, tokens kept for verification, most passes."""
-        self._trying = self._hopeless = False
-        """Whether rows draft though that does not pay; whether it would not pay even with luck."""
-        self._hope_until = 0
-        """Round in which that is asked again."""
-        self._reading, self._doubt = 0.0, 1.0
-        """What the drafter reads, as far as that may be lost; the chance that drafting does not pay."""
+        self._trying = False
+        """Whether rows draft though that does not pay."""
+        self._reading = 0.0
+        """What the drafter reads."""
 
     def start(self) -> GoodputRow:
         """Return the state of a new request, which is taken to be like the others."""
@@ -118,7 +113,7 @@ class GoodputController:
     ) -> list[int]:
         """Return each row's γ: the most that it may draft, to be cut short in the round, or 0."""
         self._settle()
-        self._batch, self.passes, self._kept, self._reading, self._doubt = batch, 0, 0, 0.0, 1.0
+        self._batch, self.passes, self._kept, self._reading = batch, 0, 0, 0.0
         self._trying = False
         unread = unread or [0] * len(rows)
         prices = self._prices = self._priced(batch)
@@ -128,7 +123,7 @@ class GoodputController:
             chosen = [i for i, room in enumerate(rooms) if room > 0][:1]
         else:
             chosen = self._choose(prices, rows, first, rooms, unread)
-            self._reading = self._doubt * prices.read * sum([unread[i] for i in chosen])
+            self._reading = prices.read * sum([unread[i] for i in chosen])
         return [min(self._cap, room) if i in chosen else 0 for i, room in enumerate(rooms)]
 
     def _begin(self, row: GoodputRow) -> float:
@@ -160,29 +155,22 @@ class GoodputController:
         if not self._best(prices, before, self.speedup)[0]:
             return self._explore(prices, rows, able, first, unread)
         count, read = len(who), prices.read * sum([unread[i] for i in who])
-        self._doubt = self._doubted(prices, count)
-        most = self.credit / max(self._doubt, 1e-3)
-        self._cap = 0
-        while self._cap < self._maximum and self._risk(prices, self._cap + 1, count, read) <= most:
-            self._cap += 1
+        self._cap = self._affordable(prices, count, read)
         if not self._cap:
             self._cap = 1
-            return self._few(prices, who, unread, most)
+            return self._few(prices, who, unread, self.credit)
         return who
 
     def _may_pay(self, prices: Prices, first: Sequence[float]) -> bool:
         """Return whether a draft pass could pay: no later token is likelier than the first."""
         return sum(first) > self.speedup * self._batch * prices.least
 
-    def _doubted(self, prices: Prices, rows: int) -> float:
-        """Return the chance that a token of so many rows does not pay for its pass, for all that is known of b and of
-        costs."""
-        first, share = self.acceptance.first, self._batch / rows
-        price = share * (prices.draft[1] + prices.verify[rows])
-        if price >= 1:
-            return 1.0
-        variance = first.var + (share * prices.error[rows] / (price * (1 - price))) ** 2
-        return erfc((first.mean - log_odds(price)) / (2 * variance) ** 0.5) / 2
+    def _affordable(self, prices: Prices, rows: int, read: float) -> int:
+        """Return the passes of so many rows that the credit covers."""
+        passes = 0
+        while passes < self._maximum and self._risk(prices, passes + 1, rows, read) <= self.credit:
+            passes += 1
+        return passes
 
     def _risk(self, prices: Prices, passes: int, rows: int, read: float) -> float:
         """Return the tokens that plain decoding would make in the time of a draft."""
@@ -207,27 +195,15 @@ class GoodputController:
         self, prices: Prices, rows: Sequence[GoodputRow], who: list[int], first: Sequence[float], unread: Sequence[int]
     ) -> list[int]:
         """Return the rows that draft a token though that does not pay, for what drafts are worth may be thought wrongly
-        of, and may change. Where they would pay if they were better and cheaper by a standard error, the share and half
-        of the stake buy tries; else half of the share does."""
+        of, and may change. Half of the stake and half of the share buy tries."""
         self.acceptance.first.fade(self._batch / self._set.stale)
-        self._cap, self._doubt, self._trying = 1, 1.0, True
-        if self._costs.rounds >= self._hope_until:
-            self._hope_until = self._costs.rounds + HOPE
-            self._hopeless = not any(self._hope(prices, rows[i], first[i], len(who)) for i in who)
-        most = self.credit - self._set.stake / (1 if self._hopeless else 2)
+        self._cap, self._trying = 1, True
+        most = self.credit - self._set.stake / 2
         who = sorted(who, key=lambda i: (unread[i], -first[i]))
         one = self._risk(prices, 1, 1, 0.0)
-        if one > most or (who and self._batch * prices.read * unread[who[0]] > max(0.0, most - HOPE * one)):
+        if one > most or (who and self._batch * prices.read * unread[who[0]] > max(0.0, most - TRIES * one)):
             return []  # what is read for a try is to serve several
         return self._few(prices, who, unread, most)
-
-    def _hope(self, prices: Prices, row: GoodputRow, chance: float, rows: int) -> bool:
-        """Return whether drafting would pay if a row's acceptance and costs were a standard error better."""
-        first, (mean, variance) = self.acceptance.first, row.terms[0]
-        ahead = expected(first.mean + mean + (first.var + variance) ** 0.5, 0.0), self._ahead(row, chance)[1]
-        price = prices.draft[1] + prices.verify[rows]
-        rate = self.speedup * max(0.0, 1 - prices.error[rows] / price)
-        return self._best(prices, [ahead], rate, share=rows)[0] > 0
 
     def _best(
         self, prices: Prices, rows: Sequence[tuple[float, float]], rate: float, done: int = 0, kept: int = 0,
@@ -322,13 +298,11 @@ class GoodputController:
         plain = verifying.ms[0]
         draft = np.maximum.accumulate(passes * np.interp(passes, drafting.size, drafting.ms)) / plain
         tokens = batch + np.arange(most + 1)
-        verify, error = (np.interp(tokens, verifying.size, known) / plain for known in (verifying.ms, verifying.error))
-        error = np.hypot(error, drafting.beginning / plain)
+        verify = np.interp(tokens, verifying.size, verifying.ms) / plain - 1
         until = costs.rounds + 1 + min(FRESH, costs.rounds // 2)
         least = min(float(draft[0]), float(np.diff(draft).min(initial=np.inf)))
         read = costs.reading_ms / costs.load / float(plain)
-        verify -= 1
-        return Prices(until, costs.changes, [0.0, *draft.tolist()], least, verify.tolist(), error.tolist(), read)
+        return Prices(until, costs.changes, [0.0, *draft.tolist()], least, verify.tolist(), read)
 
     def _settle(self) -> None:
         """Learn what the last round brought and took, in tokens of plain decoding."""
@@ -342,6 +316,6 @@ class GoodputController:
         self._gained = keep * self._gained + (1 - keep) * emitted / batch
         self._spent = keep * self._spent + (1 - keep) * took
         self.speedup = max(1.0, self._gained / self._spent)
-        share = given.share / 2 if self._trying and self._hopeless else given.share
+        share = given.share / 2 if self._trying else given.share
         won = emitted - batch * (took + self._reading) + share * emitted
         self.credit = min(self.credit + won, 4 * (given.stake + batch))

@@ -27,11 +27,11 @@ def test_first_turns_and_interruptions_do_not_count() -> None:
     chance, asked, costs = random.Random(1), count(), CostModel()
 
     def late(ms: float) -> float:
-        first = next(asked) < 9
+        first = next(asked) < 11
         return ms * (20 if first else 30 if chance.random() < 0.4 else chance.uniform(1.0, 1.05))
 
     probe(costs, 8, 128, lambda *shape: late(true_pass(*shape)), lambda *draft: late(true_draft(*draft)))
-    assert next(asked) == 9 * (1 + MOST_TURNS)
+    assert next(asked) == 11 * (1 + MOST_TURNS)
     assert verify_ms(costs, 8, 40) == pytest.approx(true_pass(8, 5), rel=0.1)
     assert verify_ms(costs, 1, 5) == pytest.approx(true_pass(1, 5), rel=0.1)
     assert costs.draft_curve(8, 4).ms[[0, -1]].tolist() == pytest.approx([0.9, 0.9], rel=0.1)

@@ -79,7 +79,7 @@ def test_the_depth_is_the_best_of_all_that_there_are() -> None:
         for _ in range(60):
             verify.append(verify[-1] + chance.choice([0.0, 0.0, 0.05]))
         rows = [(chance.random(), chance.random()) for _ in range(4)]
-        found = rule._best(Prices(0, 0, draft, 0.02, verify, [], 0.0), rows, 1.3)
+        found = rule._best(Prices(0, 0, draft, 0.02, verify, 0.0), rows, 1.3)
         tokens = [sum(p * f**j for p, f in rows for j in range(k)) for k in range(13)]
         worth = [some - 1.3 * 4 * (draft[k] + verify[4 * k]) for k, some in enumerate(tokens)]
         assert found[1] == pytest.approx(max(worth))
