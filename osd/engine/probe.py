@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 
+from osd.drafters.loaded_draft import FeatureDraftModel
 from osd.drafters.pool import DraftPool
 from osd.gamma.costs import probes
 from osd.models.decoder import Decoder
 from osd.models.device_timer import Clock
+from osd.models.features.decoder import FeatureDecoder
 from osd.models.needs_draft import MODEL_DRAFTERS
 from osd.models.pair import Pair, row_limit
 from osd.models.target_only import has_draft
@@ -36,9 +39,29 @@ def probe(target: Decoder, pool: DraftPool, pair: Pair, settings: Settings) -> N
         return
     at = min(_AT, limit - _SHORTEST)
     spare = target.beside(rows, limit)
-    beside = pool.decoder.beside(rows, limit) if drafts else None
-    time_draft = None if beside is None else partial(_draft_ms, beside, at)
+    time_draft = _timed_draft(pool, rows, limit, at) if drafts else None
     probes.probe(pool.costs, rows, at, partial(_target_ms, spare, at), time_draft)
+
+
+def _timed_draft(pool: DraftPool, rows: int, limit: int, at: int) -> Callable[[int, int, int], float]:
+    """Return what times the default draft's passes, over a cache of their own."""
+    body = pool.default.body
+    if isinstance(body, FeatureDraftModel):
+        return partial(_feature_ms, body.drafter.features.beside(rows, limit), at)
+    return partial(_draft_ms, pool.decoder.beside(rows, limit), at)
+
+
+def _feature_ms(draft: FeatureDecoder, at: int, rows: int, passes: int, unread: int) -> float:
+    sizes = (rows, max(1, unread))
+    features = torch.zeros(*sizes, draft.draft.feature_size, dtype=draft.cache_dtype, device=draft.device)
+    tokens = torch.zeros(sizes, dtype=torch.long, device=draft.device)
+    with Clock(draft.device) as clock:
+        hidden = draft.read([0] * rows, features, tokens, [sizes[1]] * rows)
+        for step in range(passes):
+            draft.logits(hidden, min(step, draft.most - 1)).argmax(-1).cpu()
+            hidden = draft.go_on([at + step] * rows, hidden, tokens[:, 0]) if step + 1 < passes else hidden
+        clock.split()
+    return clock.first_busy_ms
 
 
 def _target_ms(target: Decoder, at: int, rows: int, width: int) -> float:

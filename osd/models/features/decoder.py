@@ -80,6 +80,10 @@ class FeatureDecoder:
         """Heads of its keys, and their width."""
         return None if self._layer is None else self._layer.shape
 
+    def beside(self, rows: int, length: int) -> FeatureDecoder:
+        """Return the same draft's passes over a cache of their own."""
+        return FeatureDecoder(self.draft, self.target, rows, length, self.limit)
+
     def logits(self, hidden: Tensor, step: int = 0) -> Tensor:
         """Return the logits (…, V) of step ``step`` at features (…, H), the draft's own or, for Medusa, the target's:
         −∞ for tokens that it cannot propose."""
