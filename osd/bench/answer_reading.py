@@ -64,9 +64,13 @@ def read_answer(
     text, count = [*answer.prompt, *target.start, *answer.tokens], len(answer.tokens)
     p = distributions(target.decoder(1, len(text)), text, count, at)
     said, found = torch.tensor(answer.tokens, device=p.device), []
+    shared, read = FeatureTarget(target.module), dict[tuple[int, ...], Tensor]()
     for name, draft in drafts.items():
         if isinstance(draft, FeatureDraft):
-            said_by = _feature_distributions(FeatureTarget(target.module), draft, text, count)
+            layers = draft.feature_layers(target.module)
+            if layers not in read:
+                read[layers] = read_features(target.module, torch.tensor([text], device=p.device), layers)[0]
+            said_by = _feature_distributions(shared, draft, read[layers], text, count)
             begin = 1  # a feature draft begins after the first token
         else:
             own = distributions(draft.decoder(1, len(text)), text, count, at, p.shape[1]).to(p.device)
@@ -76,9 +80,7 @@ def read_answer(
         overlap = torch.minimum(theirs, first).sum()
         rounds = rounds_of(lambda step, place, right=right: right[step][place], count, len(right))  # type: ignore[misc]
         found.append(
-            Reading(
-                answer.data_set, name, len(first), float(sum(right[0][begin:])), float(overlap), count - 1, rounds
-            )
+            Reading(answer.data_set, name, len(first), float(sum(right[0][begin:])), float(overlap), count - 1, rounds)
         )
     return found
 
@@ -95,11 +97,12 @@ def rounds_of(right: Right, count: int, gamma: int) -> int:
     return rounds
 
 
-def _feature_distributions(target: FeatureTarget, draft: FeatureDraft, text: list[int], count: int) -> list[Tensor]:
+def _feature_distributions(
+    target: FeatureTarget, draft: FeatureDraft, features: Tensor, text: list[int], count: int
+) -> list[Tensor]:
     """Return the distributions (count, V) of each step of chains at the places of an answer; zeros before the text's
     beginning."""
     tokens = torch.tensor([text], device=target.head.weight.device)
-    features, _ = read_features(target.module, tokens, draft.feature_layers(target.module))
     prompt, found = len(text) - count, []
     for step, each in enumerate(draft.unroll(features, tokens, target.embed, target.head, GAMMA)):
         q = draft.whole(each.logits[0].float()).softmax(-1)

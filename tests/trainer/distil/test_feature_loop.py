@@ -23,6 +23,7 @@ from tests.trainer.conftest import HOLDOUT
 from tests.trainer.feature_drafts import KINDS, answered, tiny_target, with_states
 from trainer.distil.loop import run_once
 from trainer.distil.resident import ResidentModels
+from trainer.worker.rollback_watch import RollbackWatch
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,19 @@ def test_runs_go_on_from_each_other_with_models_and_readings_in_memory(
     assert second.number == 2 and second.parent is not None
     assert second.evidence["after"] > second.evidence["before"]
     assert store.runs.list("default", limit=1)[0].result["started_from"] == second.parent
+
+
+def test_the_watch_compares_versions_by_the_same_chains(
+    store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path
+) -> None:
+    register(store, target, tmp_path / "zero", "eagle")
+    send(store, target, all_texts, held_out=False, count=30), send(store, target, all_texts, held_out=True, count=5)
+    assert trained(store, taught).state is RunState.PUBLISHED
+    current = store.versions.current("default")
+    zero, ids = store.versions.get(str(current.parent)), store.samples.recent("default", limit=20)
+    found = RollbackWatch(store, taught, "default")._compare(current, zero, ids)
+    assert found.requests == 20 and found.after < found.before  # the parent is the worse one
+    assert RollbackWatch(store, taught, "default").look() is None
 
 
 def test_recorded_hidden_states_teach_without_the_targets_layers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -21,11 +22,18 @@ STEPS, WEIGHT, REGRESSION = 3, 0.7, 2.0
 MAP = [0, 1, *range(3, 48, 2)]
 
 
+@cache
+def texts() -> list[RequestSamples]:
+    """Three answers of several lengths to prompts of several lengths."""
+    module = tiny_target()
+    return [answered(module, 3, new)[i] for i, new in enumerate((9, 5, 7))]
+
+
 def checked(kind: str, loss: str, token_map: list[int] | None, *, whole: bool) -> None:
     """Compare the sum and its gradient over three texts of several lengths, padded, with the plain ones."""
     module = tiny_target()
     target, draft = FeatureTarget(module), feature_draft(kind, module, token_map)
-    samples = [answered(module, 3, new)[i] for i, new in enumerate((9, 5, 7))]
+    samples = texts()
     learn = LearnSettings(
         loss=loss, jsd_beta=0.3, steps=STEPS, step_weight=WEIGHT, feature_weight=REGRESSION
     )  # fmt: skip
