@@ -82,9 +82,7 @@ class Engine:
         self.stats = EngineStats(draft_failures=self.drafter.failures.counts)
         self.target = pair.target.decoder(settings.serve.max_batch, row_length(pair, settings))
         self.drafter.read_from(self.target)
-        if settings.serve.cache_mb is not None:
-            with torch.inference_mode():
-                self.target.bound(settings.serve.cache_mb << 20)
+        self.target.configure(settings.serve)
         self.target.cache.wants_embedding = recorder is not None and settings.serve.record_hidden_states
         self.reading = PrefillQueue(self.admission, self.target, settings.serve, self.stats)
         self.drafter.read_as(settings.serve)
@@ -178,7 +176,7 @@ class Engine:
         self._swap()
         self.target.prepare() or any(body.prepare() for body in self.drafter.busy)
         self._admit()
-        self._take_blocks()
+        self.reading.take_blocks(self.rows, self._guard.leave)
         progress, self._ended = self._ended, []
         if self.rows:
             progress += self._round()
@@ -209,12 +207,6 @@ class Engine:
         for row in [row for row in self.rows[joined:] if row.length == row.end]:
             self._leave(self.rows.index(row))
             self._end(row, "length")
-
-    def _take_blocks(self) -> None:
-        """Take the blocks that the round may write. Sequences that get none wait; their drafts read them again."""
-        for row in self.reading.set_aside(self.rows):
-            self._guard.leave(row)
-            row.drafter_seen = 0
 
     def _controller(self, row: SequenceState) -> GammaController:
         gamma = row.request.gamma

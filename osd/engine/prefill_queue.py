@@ -7,7 +7,7 @@ stand those that decoded before and wait for blocks of the cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from osd.engine.admission import AdmissionQueue
@@ -78,11 +78,10 @@ class PrefillQueue:
             self.stats.prefix_queried += row.prompt_len - 1 if recalls else 0
         return self._step(first) if self.readers else []
 
-    def set_aside(self, decoding: list[SequenceState]) -> list[SequenceState]:
+    def take_blocks(self, decoding: list[SequenceState], leave: Callable[[SequenceState], None]) -> None:
         """Take the blocks that a round of the decoding rows may write, the oldest first. Those that get none leave the
-        rows, and wait at the place behind them; returns these."""
+        rows, and their drafts by ``leave``, which read them again later; they wait at the place behind the rows."""
         short = [row for place, row in enumerate(decoding) if not self.blocks.holds(place, row.length)]
-        refused = []
         for row in sorted(short, key=lambda row: row.started):
             place, rows = decoding.index(row), [*decoding, *(reader.row for reader in self.readers)]
             if not self.blocks.allocate_slots(place, rows, row.length):
@@ -91,9 +90,9 @@ class PrefillQueue:
                     self.target.swap_rows(place, len(decoding), max(row.length, last.length) - 1)
                     decoding[place] = last
                 self.readers.insert(0, PrefillState(row, False, row.length - 1, decoded=True, waits=True))
-                refused.append(row)
-        self.stats.set_aside += len(refused)
-        return refused
+                self.stats.set_aside += 1
+                leave(row)
+                row.drafter_seen = 0
 
     def _resume(self, decoding: Sequence[SequenceState]) -> None:
         """Give blocks to sequences that wait for them, the oldest first."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from osd.models.ragged_attention import ALIGNED, AttentionGroup, group, share_out
+from osd.models.attention_backend import ALIGNED
+from osd.models.ragged_attention import AttentionGroup, group, share_out
 
 BAND = 32
 """Tokens of one row up to which a pass takes its mask from one that was made beforehand."""

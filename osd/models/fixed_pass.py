@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from osd.models.attention_backend import ALIGNED
 from osd.models.attention_metadata import AttentionMetadata
 from osd.models.kv_cache import RaggedCache
-from osd.models.ragged_attention import ALIGNED, AttentionGroup
+from osd.models.ragged_attention import AttentionGroup
 
 Body = Callable[[Tensor, RaggedCache, Tensor | None], Tensor]
 """Tokens (B, T) and a cache aimed at them → logits (B, T, V); with ``last`` (B,) those after one token of each row."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from osd.models.attention_backend import AttentionBackend, sdpa
 from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
 from osd.models.kv_blocks import BLOCK, DenseRows, PagedRows, Rows, blocks_for
 from osd.models.lazy_memory import LazyTensor
@@ -180,7 +181,7 @@ class RaggedCache(Cache):
         self.rows, self.length, self.limit = rows, length, limit
         self.total: int | None = None
         """Blocks that rows may hold together; None for no bound."""
-        self._device, self._dtype = device, dtype
+        self._device, self.dtype = device, dtype
         self.layout: Rows = self._laid_out(rows)
         """Where rows lie; another object once that is elsewhere."""
         self._aim = AttentionMetadataBuilder(
@@ -195,6 +196,8 @@ class RaggedCache(Cache):
         self.encoded = [0] * rows
         """(rows,) how many of a row's first positions hold what its encoder made of the prompt, the keys and values of
         cross-attention; 0 without an encoder."""
+        self.attention: AttentionBackend = sdpa
+        """What attends over it in osd's own passes."""
         self.keeps_still = True
         """Whether passes over it may be captured: it serves for long."""
         self.mix: AdapterBatch | None = None
@@ -208,8 +211,8 @@ class RaggedCache(Cache):
 
     def like(self, rows: int, length: int) -> RaggedCache:
         """Return an empty cache of another size for the same model, for a moment's use."""
-        other = RaggedCache(len(self.ragged), rows, length, self._device, self._dtype, self.limit)
-        other.keeps_still = False
+        other = RaggedCache(len(self.ragged), rows, length, self._device, self.dtype, self.limit)
+        other.keeps_still, other.attention = False, self.attention
         return other
 
     # hidden states

@@ -92,7 +92,8 @@ class CapturedLlama:
             query, key, value = first(hidden, *_before(layer), cos, sin, sizes)
             cache.ragged[index].write(key, value)
             group = feed.within(layer.window)[0]
-            seen = attend(query, *cache.ragged[index].window(group.rows, group.span), group, layer.scale)
+            keys, values = cache.ragged[index].window(group.rows, group.span)
+            seen = attend(query, keys, values, group, layer.scale, cache.attention)
             hidden = second(hidden, seen, *_after(layer), sizes)
         if len(fused.layers) in cache.features:
             cache.note(len(fused.layers), F.rms_norm(hidden, (hidden.shape[1],), fused.norm, fused.eps))

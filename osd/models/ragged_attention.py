@@ -11,15 +11,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from osd.logits import spread
+from osd.models.attention_backend import AttentionBackend, sdpa
 
-ALIGNED = 16
-"""Number of elements that GPU kernels want the strides of a mask's lines to be a multiple of. Where they are not,
-PyTorch copies the mask in every layer; where only the first line's offset is not, the kernel fails (misaligned
-address)."""
 CALL = 50_000
 """Fixed cost of an attention call, as the number of key elements that one query reads meanwhile on one core."""
 PLANNING = 3
@@ -122,7 +118,9 @@ def _places(counts: Sequence[int], width: int, device: torch.device) -> Tensor |
     return torch.tensor([i * width + j for i, n in enumerate(counts) for j in range(n)], device=device)
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float) -> Tensor:
+def attend(
+    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float, backend: AttentionBackend = sdpa
+) -> Tensor:
     """Compute a group's attention: queries (n, heads, head_dim) over its rows' keys and values (rows, heads, span,
     head_dim) → (n, heads · head_dim)."""
     rows, shape = len(keys), query.shape[1:]
@@ -130,38 +128,24 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, s
         lines = query.view(rows, group.width, *shape)
     else:
         lines = spread(query, group.places, rows, group.width)
-    seen = _look(lines.transpose(1, 2), keys, values, group, scale).transpose(1, 2).reshape(rows * group.width, -1)
+    seen = (
+        _look(lines.transpose(1, 2), keys, values, group, scale, backend)
+        .transpose(1, 2)
+        .reshape(rows * group.width, -1)
+    )
     return seen if group.places is None else seen[group.places]
 
 
-def _look(query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float) -> Tensor:
+def _look(
+    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float, backend: AttentionBackend
+) -> Tensor:
     """Compute attention (rows, heads, width, head_dim) in blocks of queries, sparing each block the keys after it."""
     if group.width <= BLOCK:
-        return _attention(query, keys, values, group.mask, scale)
+        return backend(query, keys, values, group.mask, scale)
     blocks = []
     for begin in range(0, group.width, BLOCK):
         end = min(begin + BLOCK, group.width)
         until = min(group.span, group.start + end)
         mask = group.mask[:, :, begin:end, :until]
-        blocks.append(_attention(query[:, :, begin:end], keys[:, :, :until], values[:, :, :until], mask, scale))
+        blocks.append(backend(query[:, :, begin:end], keys[:, :, :until], values[:, :, :until], mask, scale))
     return torch.cat(blocks, dim=2)
-
-
-def _attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
-    shared = query.shape[1] != keys.shape[1]
-    if shared and query.device.type != "cpu":
-        return attention_folded(query, keys, values, mask, scale)
-    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale, enable_gqa=shared)
-
-
-def attention_folded(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Compute attention in which the heads that share keys are further queries of one head.
-
-    With a mask none of PyTorch's fused kernels for GPUs takes fewer heads of keys than of queries: it would copy the
-    keys for each. Shapes: query (rows, heads, width, head_dim), keys and values (rows, key heads, span, head_dim), mask
-    (rows, 1, width, span).
-    """
-    share, span = query.shape[1] // keys.shape[1], mask.shape[3]
-    lines = query.reshape(len(query), keys.shape[1], -1, query.shape[3])
-    wide = F.pad(mask, (0, -span % ALIGNED)).repeat(1, 1, share, 1)[..., :span]
-    return F.scaled_dot_product_attention(lines, keys, values, attn_mask=wide, scale=scale).reshape(query.shape)

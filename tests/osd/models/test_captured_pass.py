@@ -11,6 +11,7 @@ import torch
 
 from osd.drafters.captured_choice import SampledChoice
 from osd.models import captured_pass, fixed_pass, llama_forward
+from osd.models.attention_backend import sdpa_folded
 from osd.models.captured_pass import WORTH_CAPTURING, CapturedPass, run_again
 from osd.models.compiled_inputs import PassInput
 from osd.models.decoder import Decoder
@@ -19,7 +20,6 @@ from osd.models.hf_forward import HuggingFaceForward
 from osd.models.llama_forward import LlamaForward, PlainLinear
 from osd.models.llama_forward_captured import captured_llama, compiler
 from osd.models.lora.bank import AdapterBatch
-from osd.models.ragged_attention import attention_folded
 from osd.verification.warping import Warp, draw
 from storage.sampling import Sampling
 from tests.support.caches import laid_out
@@ -284,7 +284,7 @@ def test_heads_that_share_keys_may_be_further_queries() -> None:
     query, (keys, values) = torch.randn(2, 6, 3, 8), torch.randn(2, 2, 2, 21, 8)
     mask = torch.randn(2, 1, 3, 21)
     plain = torch.nn.functional.scaled_dot_product_attention(query, keys, values, mask, enable_gqa=True, scale=0.3)
-    torch.testing.assert_close(attention_folded(query, keys, values, mask, 0.3), plain)
+    torch.testing.assert_close(sdpa_folded(query, keys, values, mask, 0.3), plain)
 
 
 def test_shapes_are_few() -> None:
