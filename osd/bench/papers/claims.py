@@ -19,6 +19,8 @@ from osd.bench.harness.report import shown
 
 VerdictState = Literal["confirmed", "refuted", "open"]
 CONFIDENCE = 0.95
+FEW = 8
+"""Measurements below which it says nothing that all are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class PaperFigure:
     @property
     def reach(self) -> float | None:
         """Half the width of the interval; None where no error is known."""
-        if self.error is None or (self.error > 0 and self.count is not None and self.count < 2):
+        if self.error is None or (self.count is not None and self.count < (2 if self.error else FEW)):
             return None
         if self.error == 0:
             return 0.0

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -19,7 +19,12 @@ from osd.bench.papers.claims import ClaimVerdict
 from osd.bench.papers.entry import Paper, PaperEntry, Picture
 from storage.files.files import writing
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Results = Mapping[tuple[str, str], EntryResult]
+MARKED = 40
+"""Points of a curve up to which each is marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +108,29 @@ def _plain(entries: list[EntryOnPage]) -> dict[str, Any]:
     return found
 
 
-def draw(picture: Picture) -> Markup:
-    """Return a picture as SVG to stand inside a page."""
-    import matplotlib as mpl
-
+def figure_of(picture: Picture) -> Figure:
+    """Return a picture as matplotlib has it."""
     from osd.bench.harness.picture import COLOURS, dress, make_panels
 
     figure, (axes,) = make_panels(1, 4.8, 2.6)
     for number, curve in enumerate(picture.curves):
         xs, ys = zip(*curve.points, strict=True) if curve.points else ((), ())
-        axes.plot(xs, ys, color=COLOURS[number % len(COLOURS)], lw=1.6, marker="o", ms=3, label=curve.label)
+        mark = "o" if len(xs) <= MARKED else None
+        axes.plot(xs, ys, color=COLOURS[number % len(COLOURS)], lw=1.6, marker=mark, ms=3, label=curve.label)
     axes.set(xlabel=picture.x, ylabel=picture.y)
     axes.grid(axis="y", lw=0.6, alpha=0.6)
     dress(axes)
     if len(picture.curves) > 1:
         figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    return figure
+
+
+def draw(picture: Picture) -> Markup:
+    """Return a picture as SVG to stand inside a page."""
+    import matplotlib as mpl
+
     drawn = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "osd"}):
-        figure.savefig(drawn, format="svg", metadata={"Date": None})
+        figure_of(picture).savefig(drawn, format="svg", metadata={"Date": None})
     text = drawn.getvalue()
     return Markup(re.sub(r"\s*<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL))

@@ -110,9 +110,16 @@ def measured_and_expected(_: PapersBench, __: PaperSizes) -> PaperFindings:
         for name, (c, theories, measured) in printed.items()
         for a, theory, took in zip(alphas, theories, measured, strict=True)
     ]
-    off = [abs(float(row["Eq. 1"]) / float(row["printed theory"]) - 1) for row in rows]
-    below = [float(row["printed measured"]) / float(row["printed theory"]) for row in rows]
-    figures = {"theory_off_by": exact(max(off)), "least_measured_of_theory": exact(min(below))}
+    off = {
+        name: max(abs(row["Eq. 1"] / row["printed theory"] - 1) for row in rows if row["pair"] == name)
+        for name in printed
+    }
+    dear, cheap = off.values()
+    below = [row["printed measured"] / row["printed theory"] for row in rows]
+    figures = {
+        "theory_off_by_33b": exact(dear), "theory_off_by_7b": exact(cheap),
+        "least_measured_of_theory": exact(min(below)),
+    }  # fmt: skip
     return PaperFindings(figures, {"Speed-up at k = 8": rows})
 
 

@@ -76,7 +76,9 @@ def throughput(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
         a, b = texts.table.draft_ms(1, 1), texts.table.verify_ms(1, gamma + 1)
         worded = length / (b * n + a * length / max(found.accepted.sum() / drafted, 1e-9))
         proved = length / (b * n + a * drafted)
-        rows.append({"γ": gamma, "as worded": 1e3 * worded, "as proved": 1e3 * proved, "replayed": found.rate})
+        rows.append(
+            {"γ": gamma, "as worded": float(1e3 * worded), "as proved": float(1e3 * proved), "replayed": found.rate}
+        )
     off = {name: max(abs(row[name] / row["replayed"] - 1) for row in rows) for name in ("as worded", "as proved")}
     figures = {"off_by": exact(off["as worded"]), "off_by_as_proved": exact(off["as proved"])}
     return PaperFindings(figures, {"Tokens a second": rows})
