@@ -43,12 +43,17 @@ def byte_level(text: str, size: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def metaspace(text: str, size: int) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.Unigram())
+def metaspace(text: str) -> PreTrainedTokenizerFast:
+    """Words and letters; written down, for training one does not give the same pieces each time."""
+    words, letters = {f"▁{word}" for word in text.split()}, {"▁", *text.replace(" ", "")}
+    pieces = [
+        ("<unk>", 0.0),
+        *((word, -2.0) for word in sorted(words)),
+        *((each, -5.0) for each in sorted(letters - words)),
+    ]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # type: ignore[assignment]
     tokenizer.decoder = decoders.Metaspace()  # type: ignore[assignment]
-    trainer = trainers.UnigramTrainer(vocab_size=size, unk_token="<unk>", special_tokens=["<unk>"])
-    tokenizer.train_from_iterator([text] * 20, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
@@ -80,7 +85,7 @@ def engine_of(pair: Pair, **chosen: object) -> Engine:
 
 
 TOKENIZERS = {
-    "bytes": byte_level(POEM, 300), "others": byte_level(OTHER, 330), "pieces": metaspace(POEM + OTHER, 90),
+    "bytes": byte_level(POEM, 300), "others": byte_level(OTHER, 330), "pieces": metaspace(POEM + OTHER),
 }  # fmt: skip
 
 

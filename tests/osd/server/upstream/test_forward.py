@@ -154,15 +154,15 @@ def test_a_deadline_ends_it(one: Fronted, streams: bool) -> None:
 
 
 def test_the_least_loaded_replica_is_asked(two: Fronted) -> None:
+    gate = threading.Event()
     for fake in two.replicas:
-        fake.answer = wait_for_ever
-    waiting = [threading.Thread(target=two.server.post, args=(TEXT, HELLO)) for _ in range(6)]
+        fake.answer = held(gate, stream(2))
+    waiting = [threading.Thread(target=two.server.post, args=(TEXT, STREAM)) for _ in range(6)]
     for thread in waiting:
         thread.start()
     until(lambda: two.asked == 6, "all were passed on")
     assert [len(fake.asked) for fake in two.replicas] == [3, 3]
-    for fake in two.replicas:
-        fake.stop()
+    gate.set()
     for thread in waiting:
         thread.join()
 
