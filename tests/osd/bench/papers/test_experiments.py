@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from osd.bench.distil.arms import arms_of
+from osd.bench.distil.bench import DistilCell
 from osd.bench.harness.prompts import texts_by_set
 from osd.bench.harness.watch import Watch
 from osd.bench.papers.bench import chosen
 from osd.bench.papers.entry import PaperExperiment, PapersBench, PaperSizes
-from osd.bench.papers.experiments import given_acceptance, heads, streams, subjects, trees, updates
+from osd.bench.papers.experiments import distilled, given_acceptance, heads, streams, subjects, trees, updates
 from osd.bench.papers.experiments.given_acceptance import GivenAcceptance, known_answers
 from osd.bench.routes.result import ArmResult, RoutedRequest
 from osd.bench.trees.methods import units_of
@@ -166,3 +168,15 @@ def test_given_acceptance_is_told_beside_eq_1() -> None:
     assert figures["speed_up_0.9"].value == pytest.approx(1.8) and figures["speed_up_0.9"].error == pytest.approx(0)
     assert figures["speed_at_0.9_vs_0.5"].value == pytest.approx(1.8) and "least_of_eq_1" in figures
     assert "least_of_eq_1" not in given_acceptance._told(rates, seen, None).figures
+
+
+def test_drafts_of_table_1_are_compared_on_the_same_texts(papers_bench: PapersBench) -> None:
+    rates = {"Original": 0.3, "FT": 0.6, "TF": 0.7, "SF": 0.5, "MixF": 0.65}
+    cells = [
+        DistilCell(name, temperature, arm.name, arm.loss, [20 * rates[arm.name] + i for i in range(5)], [20] * 5)
+        for name in ("sql", "chat") for temperature in (0.0, 1.0) for arm in arms_of(None, None)
+    ]  # fmt: skip
+    papers_bench.kept["distil"] = cells
+    figures = require_figures(distilled.TABLE, papers_bench)
+    assert figures["tf_minus_original"].value == pytest.approx(0.4) and figures["tf_minus_sf_sampled"].value > 0.19
+    assert figures["tf_minus_jsd"].value == 0
