@@ -17,7 +17,7 @@ class GoodputSettings(Section):
     """Verdicts on drafted tokens that are remembered, of those that tell most."""
     spread: float = Field(default=1.0, gt=0)
     """How far requests, and tokens, differ in log-odds of acceptance (standard deviation), beforehand."""
-    stake: float = Field(default=16.0, ge=0)
+    stake: float = Field(default=8.0, ge=0)
     """Tokens that an engine may lose by drafts, as far as it can tell, before it knows what they are worth."""
     share: float = Field(default=0.01, ge=0, lt=1)
     """Share of all tokens that drafts may lose after that; where they do not pay, tries cost half of it."""

@@ -136,5 +136,5 @@ def test_a_draft_that_is_not_yet_known_to_be_bad_is_tried_and_judged() -> None:
 
 
 def test_a_prompt_is_read_for_several_tries_or_for_none() -> None:
-    rule = GoodputController(nearly_paying(), maximum=12, settings=GoodputSettings(share=0.0))
+    rule = GoodputController(nearly_paying(), maximum=12, settings=GoodputSettings(stake=16, share=0.0))
     assert [rule.plan([rule.start()], [99], 1, [unread]) for unread in (300, 200, 100)] == [[0], [0], [1]]
