@@ -45,7 +45,10 @@ TURNS = 3
 """Into so many parts the seconds of a server are divided."""
 LOOKED_UP = 3
 """Tokens that a look-up in the prompt drafts, for all who can."""
-LOCAL = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+LOCAL = {
+    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every vLLM of a machine binds its threads to the first cores
+}  # fmt: skip
 KV_GIB = "1"
 OWN: dict[str, dict[str, Any]] = {"osd": SERVERS[MAIN], "osd off": {"rule": "fixed", "initial": 0}}
 
@@ -199,8 +202,8 @@ def transformers_ways(pair: Pair, max_tokens: int) -> list[Other]:
 def vllm_ways(pair: Pair, python: Path, rows: int) -> list[Other]:
     """As it is, with the draft, and with look-up."""
     command = [
-        str(python), "-m", "vllm.entrypoints.cli.main", "serve", pair.target.name, "--host", "127.0.0.1", "--dtype",
-        _dtype(pair), "--max-num-seqs", str(rows), "--max-model-len", str(pair.limit),
+        str(python), "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", pair.target.name, "--host",
+        "127.0.0.1", "--dtype", _dtype(pair), "--max-num-seqs", str(rows), "--max-model-len", str(pair.limit),
     ]  # fmt: skip
     draft = {"method": "draft_model", "model": pair.draft.name, "num_speculative_tokens": LOOKED_UP}
     looking = {"method": "ngram", "num_speculative_tokens": LOOKED_UP, "prompt_lookup_max": LOOKED_UP}
