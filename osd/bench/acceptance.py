@@ -25,7 +25,8 @@ from osd.bench.harness.watch import Watch, watching
 from osd.models.features.base import FeatureDraft
 from osd.models.features.files import load_feature_draft
 from osd.models.features.target import FeatureTarget
-from osd.models.pair import Model, Pair, load_model, row_limit
+from osd.models.model import Model
+from osd.models.pair import Pair, load_model, row_limit
 from osd.models.target_only import load_alone
 from osd.models.tokenizer import load_tokenizer
 from osd.models.vocabulary import check_vocabularies

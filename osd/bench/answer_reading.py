@@ -17,7 +17,7 @@ from osd.bench.harness.prompts import Tokens
 from osd.drafters.scoring import distributions
 from osd.models.features.base import AHEAD, FeatureDraft
 from osd.models.features.target import FeatureTarget, read_features
-from osd.models.pair import Model
+from osd.models.model import Model
 from storage.sampling import Sampling
 
 AT_ONE = Sampling(1.0)

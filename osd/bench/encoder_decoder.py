@@ -34,7 +34,7 @@ TELL = 50
 """Steps after which the loss is told."""
 
 
-class Shape(NamedTuple):
+class PairShape(NamedTuple):
     """The size of a model: layers of its encoder and as many of its decoder."""
 
     layers: int
@@ -42,7 +42,7 @@ class Shape(NamedTuple):
     heads: int
 
 
-TARGET, DRAFT = Shape(2, 96, 3), Shape(1, 48, 2)
+TARGET, DRAFT = PairShape(2, 96, 3), PairShape(1, 48, 2)
 Example = tuple[list[int], list[int]]
 """A question's tokens, and its answer's with the end token."""
 
@@ -97,7 +97,7 @@ def example(tokenizer: Any, prompt: Prompt) -> Example:
     return tokenizer.encode(prompt.text), [*tokenizer.encode(prompt.fields["response"]), tokenizer.eos_token_id]
 
 
-def make_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
+def make_model(shape: PairShape, tokenizer: Any, seed: int) -> Any:
     """Return a random T5 1.1 of a shape, which begins its answers with the padding token."""
     pad = tokenizer.pad_token_id or 0
     shapes: Any = T5Config

@@ -14,7 +14,7 @@ from storage.records import Route
 from storage.replay.imports import ImportResult, keep_counted
 
 if TYPE_CHECKING:
-    from osd.models.pair import Model
+    from osd.models.model import Model
     from storage.records import DraftVersion, RequestSamples
     from storage.store import Store
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from osd.models.pair import TextDraft
+from osd.models.model import TextDraft
 from osd.sequence import SequenceState
 
 WINDOW = 512

@@ -20,7 +20,8 @@ from osd.gamma import needs_head
 from osd.hotswap.drafts import Swap
 from osd.hotswap.heads import HeadSwap
 from osd.models.device_id import device_ids
-from osd.models.pair import Model, Pair
+from osd.models.model import Model
+from osd.models.pair import Pair
 from osd.models.target_only import has_draft
 from osd.recording.recorder import Recorder
 from router.base import Router

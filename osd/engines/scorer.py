@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from osd.models.encoder_decoder import require_decoder_only
-from osd.models.pair import Model
+from osd.models.model import Model
 from osd.recording.topk import TopKLogprobs, reduce_plain
 
 HiddenStates = npt.NDArray[np.float16]

@@ -21,7 +21,8 @@ from osd.models.features.model import FeatureModel, load_feature_model
 from osd.models.forward import Builder
 from osd.models.lora.adapter import Adapter, LowRank, Sizes, read_adapter, sizes_of
 from osd.models.lora.merging import merged
-from osd.models.pair import Model, Pair, load_model
+from osd.models.model import Model
+from osd.models.pair import Pair, load_model
 from osd.models.sanity_check import require_drafts, require_finite, require_runs
 from osd.models.shared_ids import SharedIds
 from osd.models.tokenizer import load_tokenizer

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from osd.models.llama_forward_compiled import Acceptance, array_of
-from osd.models.pair import Model
+from osd.models.model import Model
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.settings import GammaSettings
 from storage.versions.weights import HEAD_CONFIG, digest_of, servable_files

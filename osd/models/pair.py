@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.encoder_decoder import start_of
-from osd.models.forward import Builder
+from osd.models.features.model import load_feature_model
 from osd.models.gguf import is_gguf, read_gguf
 from osd.models.limits import cut_short, position_limit
-from osd.models.model_digest import local_folder, model_digest
+from osd.models.model import Model, TextDraft, eos_ids
+from osd.models.model_digest import local_folder
 from osd.models.proof import choose_forward
-from osd.models.shared_ids import SharedIds
 from osd.models.tokenizer import load_tokenizer
 from osd.models.vocabulary import check_vocabularies
 from osd.models.weights import first_line, read_weights
@@ -31,58 +29,6 @@ from storage.settings import ServeSettings, Settings
 from storage.versions.feature_kinds import feature_kind
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)  # without slots, for what is asked for every round and found by a walk through the modules
-class Model:
-    """A causal or an encoder-decoder language model in memory, ready to decode."""
-
-    name: str
-    """The folder or hub name it came from."""
-    module: PreTrainedModel
-    limit: int
-    """Positions that it can attend over exactly, those of an encoder's text included: see osd.models.limits."""
-    build: Builder
-    """Makes the forward pass that was checked for this architecture; see osd.models.proof.choose_forward."""
-    shared: SharedIds | None = None
-    """The target's ids as a draft takes them whose vocabulary is another in some places."""
-
-    @cached_property
-    def vocab_size(self) -> int:
-        """Width of its logits."""
-        return vocabulary_size(self.module)
-
-    @cached_property
-    def start(self) -> tuple[int, ...]:
-        """The token that stands between what an encoder reads and the output; none without an encoder."""
-        return start_of(self.module, self.name)
-
-    @cached_property
-    def digest(self) -> str | None:
-        """Digest of its files; None for a model that came from none."""
-        return model_digest(self.name)
-
-    @cached_property
-    def device(self) -> torch.device:
-        """The device its weights are on, and stay on."""
-        return next(self.module.parameters()).device
-
-    def decoder(self, rows: int, length: int) -> Decoder:
-        """Return a decoder over this model with a cache for ``rows`` rows of ``length`` positions."""
-        forward = self.build(self.module)
-        assert forward is not None
-        decoder = Decoder(self.module, forward, rows, length, self.limit)
-        decoder.shared = self.shared
-        return decoder
-
-
-@dataclass(frozen=True, slots=True)
-class TextDraft:
-    """A draft model with a vocabulary of its own: target and draft share texts, not tokens."""
-
-    model: Model
-    tokenizer: PreTrainedTokenizerBase
-    eos_ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +76,6 @@ def load_pair(
         raise ModelNotLoaded(path=draft, reason="A draft learns, and weights that are packed cannot.")
     target_model = load_model(target, place, dtype, device_map)
     if (folder := local_folder(str(draft))) is not None and feature_kind(folder):
-        from osd.models.features.model import load_feature_model  # which is made of this module's
-
         loaded = load_feature_model(folder, target_model)
         return Pair(target_model, loaded, load_tokenizer(target), eos_ids(target_model.module))
     draft_model = load_model(draft, place if draft_device is None else choose_device(draft_device), dtype)
@@ -229,11 +173,3 @@ def _check_folder(folder: Path) -> None:
         AutoConfig.from_pretrained(str(folder))
     except (OSError, ValueError, KeyError) as error:
         raise ModelNotLoaded(path=folder, reason=first_line(error)) from None
-
-
-def eos_ids(module: PreTrainedModel) -> frozenset[int]:
-    """Return the tokens that end a text of this model."""
-    generation = getattr(module, "generation_config", None)
-    eos = getattr(generation, "eos_token_id", None)
-    eos = module.config.eos_token_id if eos is None else eos
-    return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)

@@ -12,8 +12,9 @@ from typing import Any, NoReturn, cast
 import torch
 
 from osd.models.encoder_decoder import require_decoder_only
+from osd.models.model import Model, TextDraft, eos_ids
 from osd.models.needs_draft import NeedsDraft
-from osd.models.pair import Model, Pair, TextDraft, choose_device, eos_ids, load_model
+from osd.models.pair import Pair, choose_device, load_model
 from osd.models.tokenizer import load_tokenizer
 from storage.errors import ModelNotLoaded
 

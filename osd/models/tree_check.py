@@ -11,7 +11,7 @@ from osd.draft import Tree, moves
 from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.encoder_decoder import has_encoder
 from osd.models.limits import position_limit
-from osd.models.pair import Model
+from osd.models.model import Model
 from osd.models.proof import TOLERANCE, off, proven_length, told, unit
 from osd.models.proof_record import ProofRecord
 from osd.models.tree_mask import lay_out

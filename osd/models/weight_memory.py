@@ -9,7 +9,7 @@ from torch import Tensor
 from osd.models.features.model import FeatureModel
 from osd.models.llama_forward import LlamaForward
 from osd.models.llama_forward_compiled import CompiledPass
-from osd.models.pair import Model
+from osd.models.model import Model
 
 
 def weights_in_memory(model: Model) -> int:

@@ -8,9 +8,9 @@ positions of the text (:mod:`osd.recording.extract`); those behind it are given 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -21,9 +21,6 @@ from osd.sequence import Completion
 from storage.branches import Branches, joined
 from storage.records import RequestSamples
 from storage.settings import ServeSettings
-
-if TYPE_CHECKING:
-    from osd.recording.round_batch import RoundBatch
 
 
 class Branch(NamedTuple):
@@ -136,13 +133,14 @@ class BranchRecorder:
         """Start extracting those of a round whose logits do not wait."""
         return launch_branches(taken, self._eos, k) if self._on else None
 
-    def take(self, batches: Sequence[RoundBatch], reducer: Reducer) -> None:
-        """Extract those of rounds that were handed over."""
+    def take(
+        self, rounds: Sequence[RecordedRound], launched: Iterable[PendingBranches], reducer: Reducer
+    ) -> None:  # fmt: skip
+        """Extract those of rounds that were handed over, and of those that were ``launched``."""
         if not self._on:
             return
-        rounds = [taken for batch in batches for taken in batch.taken]
         self._assembler.add(gather_branches(rounds, self._eos, reducer))
-        for each in (each for batch in batches for each in batch.branches):
+        for each in launched:
             self._assembler.add(each.block())
 
     def onto(self, samples: list[RequestSamples], ended: Sequence[Completion]) -> list[RequestSamples]:

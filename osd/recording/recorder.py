@@ -145,8 +145,9 @@ class Recorder:
 
     def _sort(self, parcels: list[RoundBatch]) -> None:
         """Reduce what came, and note which requests ended."""
-        self._sheaf.add(gather([taken for parcel in parcels for taken in parcel.taken], self.mode, self.reducer))
-        self._branches.take(parcels, self.reducer)
+        rounds = [taken for parcel in parcels for taken in parcel.taken]
+        self._sheaf.add(gather(rounds, self.mode, self.reducer))
+        self._branches.take(rounds, [each for parcel in parcels for each in parcel.branches], self.reducer)
         for launched in (launched for parcel in parcels for launched in parcel.launched):
             self._sheaf.add(launched.block())
         for completion in (completion for parcel in parcels for completion in parcel.completions):

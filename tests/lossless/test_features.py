@@ -19,7 +19,7 @@ from osd.drafters.loaded_draft import FeatureDraftModel
 from osd.drafters.residency import LoadedVersion
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
-from osd.models.features.model import FeatureModel
+from osd.models.features.model import feature_model
 from osd.models.features.new import KINDS
 from osd.models.pair import Pair
 from storage.records import DEFAULT_DRAFT, Request
@@ -118,7 +118,7 @@ def test_a_swap_in_the_middle_of_requests_changes_nothing(kind: str, drafter: st
 
 def arrive(engine: Engine, pair: Pair, draft: Any, version: str) -> None:
     """Let a version of the default draft in, as the swap does between two steps."""
-    model = FeatureModel(version, draft, pair.target)
+    model = feature_model(version, draft, pair.target)
     loaded = LoadedVersion(DEFAULT_DRAFT, version, model.limit, version, model.decoder(1, 96), 1, owned=True)
     assert engine.draft_manager.residence.take(loaded) == "taken"
 
@@ -139,7 +139,7 @@ def test_routes_of_feature_drafts_and_ordinary_ones_share_a_batch(drafter: str) 
     while engine.busy:
         if steps in (1, 4, 7):
             kind = KINDS[steps // 3]
-            model = FeatureModel(kind, trained(kind, pair.target), pair.target)
+            model = feature_model(kind, trained(kind, pair.target), pair.target)
             loaded = LoadedVersion(kind, kind, model.limit, kind, model.decoder(1, 96), 1, owned=True)
             assert engine.draft_manager.residence.take(loaded) == "taken"
         for output in engine.step():

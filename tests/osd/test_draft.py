@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from osd.draft import Tree, chain, graft, moves
 from osd.models.forward import ForwardPass
 from osd.models.kv_cache import RaggedCache
-from osd.models.pair import Model
+from osd.models.model import Model
 from osd.models.ragged_attention import Share, group
 from osd.models.tree_check import check_model
 from osd.models.tree_mask import lay_out, tables

@@ -15,7 +15,7 @@ from osd.engine.engine import Engine
 from osd.hotswap.loader import weight_bytes
 from osd.models.decoder import lay_out
 from osd.models.lora.adapter import Adapter, read_adapter, sizes_of
-from osd.models.pair import Model
+from osd.models.model import Model
 
 CPU = torch.device("cpu")
 LINEAR = {

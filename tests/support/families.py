@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 from osd.models.hf_forward import RowForward
 from osd.models.limits import position_limit
 from osd.models.llama_forward import llama_forward
-from osd.models.pair import Model
+from osd.models.model import Model
 from osd.models.proof import choose_forward
 from osd.models.tree_check import check_model
 from storage.errors import CannotServeRagged, CannotServeTrees

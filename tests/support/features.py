@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from osd.models.features.model import FeatureModel, feature_target
+from osd.models.features.model import feature_model, feature_target
 from osd.models.features.new import new_feature_draft
 from osd.models.features.target import read_features
 from osd.models.pair import Pair
@@ -52,5 +52,5 @@ def feature_pair(
 ) -> Pair:  # fmt: skip
     """A random target, and a draft of this kind that has learned a little of it."""
     target = model_of(random_module(family, vocabulary=vocabulary), "target")
-    draft = FeatureModel("draft", trained(kind, target, steps, seed, list(token_map) if token_map else None), target)
+    draft = feature_model("draft", trained(kind, target, steps, seed, list(token_map) if token_map else None), target)
     return Pair(target, draft, None, frozenset() if eos is None else frozenset([eos]))

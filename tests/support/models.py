@@ -13,7 +13,8 @@ from torch import Tensor
 
 from osd.models.decoder import Decoder
 from osd.models.limits import position_limit
-from osd.models.pair import Model, Pair
+from osd.models.model import Model
+from osd.models.pair import Pair
 from osd.models.proof import choose_forward
 from osd.models.weights import auto_class
 

@@ -16,7 +16,7 @@ import torch
 
 from osd.models.features.base import FeatureDraft
 from osd.models.features.target import FeatureTarget
-from osd.models.pair import eos_ids
+from osd.models.model import eos_ids
 from storage.insights.usage import TokenUse, token_use
 from storage.store import Store
 

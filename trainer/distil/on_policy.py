@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from osd.models.decoder import Decoder
 from osd.models.hf_forward import HuggingFaceForward
-from osd.models.pair import Model
+from osd.models.model import Model
 from osd.recording.topk import reduce_plain
 from osd.verification.warping import Warp, draw
 from storage.records import RequestSamples, TokenKind

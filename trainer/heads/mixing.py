@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osd.models.encoder_decoder import require_decoder_only
-from osd.models.pair import Model, Pair
+from osd.models.model import Model
+from osd.models.pair import Pair
 from osd.verification.warping import Warp, draw
 from storage.sampling import Sampling
 from trainer.heads.examples import Drafted

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from osd.bench.cells.ablations import ABLATIONS
-from osd.bench.cells.cell import NOT_DRAFTING, Arm, CellJob, CellMeasured, Cells, fixed_arms, require_arm
+from osd.bench.cells.cell import NOT_DRAFTING, Arm, CellJob, CellMeasured, CellReplay, fixed_arms, require_arm
 from osd.bench.cells.summary import Rates, by, figures_of, held_out, rows
 from osd.bench.gamma.costs import find_costs, profiles
 from osd.bench.gamma.rounds import read_recording
@@ -52,7 +52,7 @@ def command(
     """
     files = [Path(name) for name in listed(rounds)]
     tables = [find_costs(name) for name in listed(costs) or profiles()]
-    cells = Cells(load_settings(), {path.stem: read_recording(path) for path in files}, tables, count, noise, seed)
+    cells = CellReplay(load_settings(), {path.stem: read_recording(path) for path in files}, tables, count, noise, seed)
     names = listed(rules) or ["goodput"]
     varied = {name: arms_of(name, vary or []) for name in names}
     arms = [*fixed_arms(min(MOST_FIXED, cells.depth)), *(arm for name in names for arm in varied[name])]
@@ -86,7 +86,7 @@ def arms_of(rule: str, vary: Sequence[str]) -> list[Arm]:
 
 
 def bench_cells(
-    cells: Cells, arms: Sequence[Arm], sizes: Sequence[int], facts: dict[str, Any], out: Path, watch: Watch
+    cells: CellReplay, arms: Sequence[Arm], sizes: Sequence[int], facts: dict[str, Any], out: Path, watch: Watch
 ) -> BenchResult:
     """Replay every cell under every arm; raises BadSetting for a folder of another plan, StoreWriteFailed."""
     folder = RunFolder(out, facts, "measured.jsonl", CellMeasured)

@@ -19,7 +19,7 @@ from storage.settings import GammaSettings, Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class GammaCell:
     """See the module."""
 
     table: str
@@ -58,7 +58,7 @@ def fixed_arms(most: int) -> list[Arm]:
 class CellJob(NamedTuple):
     """One replay."""
 
-    cell: Cell
+    cell: GammaCell
     arm: Arm
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class CellMeasured:
     """Microseconds of processor time a decision on one row."""
 
 
-class Cells:
+class CellReplay:
     """The cells of some recordings and tables, and how one is replayed."""
 
     def __init__(
@@ -93,10 +93,10 @@ class Cells:
             for warm in sorted({text.temperature for text in recording.traces})
         }
 
-    def cells(self, batches: Sequence[int]) -> Iterator[Cell]:
+    def cells(self, batches: Sequence[int]) -> Iterator[GammaCell]:
         """Yield every cell."""
         for table, (pair, warm), batch in product(self._tables, self._texts, batches):
-            yield Cell(table, pair, batch, warm)
+            yield GammaCell(table, pair, batch, warm)
 
     def measure(self, job: CellJob) -> CellMeasured:
         """Replay a cell with a fresh controller."""

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from osd.bench.cells.cell import NOT_DRAFTING, Arm, Cell, CellMeasured
+from osd.bench.cells.cell import NOT_DRAFTING, Arm, CellMeasured, GammaCell
 
 BAR = 0.97
 """Cells below this share of not drafting are counted."""
@@ -19,7 +19,7 @@ class Rates:
     """Tokens a second by cell and arm, for the cells in which all arms were replayed."""
 
     def __init__(self, measured: Iterable[CellMeasured]) -> None:
-        by_cell: dict[Cell, dict[Arm, CellMeasured]] = defaultdict(dict)
+        by_cell: dict[GammaCell, dict[Arm, CellMeasured]] = defaultdict(dict)
         for each in measured:
             by_cell[each.job.cell][each.job.arm] = each
         most = max(map(len, by_cell.values()), default=0)
@@ -27,16 +27,16 @@ class Rates:
         self.arms = list(dict.fromkeys(arm for arms in self._by_cell.values() for arm in arms))
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[GammaCell]:
         return list(self._by_cell)
 
-    def vs_best_fixed(self, arm: Arm, cell: Cell) -> float:
+    def vs_best_fixed(self, arm: Arm, cell: GammaCell) -> float:
         """Return its rate ÷ that of the best fixed gamma from 1 on."""
         arms = self._by_cell[cell]
         best = max(m.tokens_per_second for a, m in arms.items() if a.rule == "fixed" and a != NOT_DRAFTING)
         return arms[arm].tokens_per_second / best
 
-    def vs_not_drafting(self, arm: Arm, cell: Cell) -> float:
+    def vs_not_drafting(self, arm: Arm, cell: GammaCell) -> float:
         """Return its rate ÷ that of no drafts."""
         arms = self._by_cell[cell]
         return arms[arm].tokens_per_second / arms[NOT_DRAFTING].tokens_per_second
@@ -46,12 +46,12 @@ class Rates:
         return statistics.median(arms[arm].decision_us for arms in self._by_cell.values())
 
 
-def figures(rates: Rates, arm: Arm, cells: Sequence[Cell]) -> dict[str, float]:
+def figures(rates: Rates, arm: Arm, cells: Sequence[GammaCell]) -> dict[str, float]:
     """Return an arm's figures over some cells."""
     return figures_of(dict.fromkeys(cells, arm), rates)
 
 
-def figures_of(chosen: Mapping[Cell, Arm], rates: Rates) -> dict[str, float]:
+def figures_of(chosen: Mapping[GammaCell, Arm], rates: Rates) -> dict[str, float]:
     """Return the figures of the arm that each cell has."""
     fixed = sorted(rates.vs_best_fixed(arm, cell) for cell, arm in chosen.items())
     alone = sorted(rates.vs_not_drafting(arm, cell) for cell, arm in chosen.items())
@@ -66,7 +66,7 @@ def figures_of(chosen: Mapping[Cell, Arm], rates: Rates) -> dict[str, float]:
     }
 
 
-def score(rates: Rates, arm: Arm, cells: Collection[Cell]) -> float:
+def score(rates: Rates, arm: Arm, cells: Collection[GammaCell]) -> float:
     """Return by what values of settings are chosen: the mean logarithm of the ratio to the best fixed gamma, and of
     what is lost against not drafting."""
     logs = [
@@ -76,12 +76,12 @@ def score(rates: Rates, arm: Arm, cells: Collection[Cell]) -> float:
     return statistics.fmean(logs)
 
 
-def held_out(rates: Rates, candidates: Sequence[Arm]) -> tuple[dict[Cell, Arm], dict[str, str]]:
+def held_out(rates: Rates, candidates: Sequence[Arm]) -> tuple[dict[GammaCell, Arm], dict[str, str]]:
     """Choose among ``candidates`` for every cell by the cells that share neither its table nor its pair; return the
     choices, and the candidate chosen by table and by pair held out."""
-    chosen: dict[Cell, Arm] = {}
+    chosen: dict[GammaCell, Arm] = {}
     folds: dict[str, str] = {}
-    kinds: tuple[Callable[[Cell], str], ...] = (lambda cell: cell.table, lambda cell: cell.pair)
+    kinds: tuple[Callable[[GammaCell], str], ...] = (lambda cell: cell.table, lambda cell: cell.pair)
     known: dict[tuple[str, str], Arm] = {}
     for cell in rates.cells:
         fold = kinds[0](cell), kinds[1](cell)

@@ -68,7 +68,7 @@ class DistilCell:
     name: str
     loss: str
     accepted: list[float]
-    """Of each test text, the expected number of accepted positions."""
+    """Expected number of accepted positions, by test text."""
     positions: list[int]
     """Positions of each test text."""
     trained: int = 0

@@ -14,7 +14,8 @@ from osd.bench.harness.prompts import Tokens
 from osd.drafters.scoring import distributions, expected_hits, logits_of
 from osd.engine.engine import Engine
 from osd.models.decoder import Decoder
-from osd.models.pair import Model, Pair
+from osd.models.model import Model
+from osd.models.pair import Pair
 from osd.recording.topk import reduce_plain
 from storage.records import Request, RequestSamples, TokenKind
 from storage.replay.exports import write_export

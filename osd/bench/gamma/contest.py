@@ -26,7 +26,8 @@ from osd.gamma.base import CostModel, DraftDecision, GammaController, Observatio
 from osd.gamma.costs.model import nearly
 from osd.gamma.factory import make_controller
 from osd.gamma.planner import GammaPlanner
-from osd.models.pair import Model, Pair
+from osd.models.model import Model
+from osd.models.pair import Pair
 from osd.sequence import Completion
 from storage.errors import BadSetting
 from storage.records import Request

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from osd.models.pair import Model
+from osd.models.model import Model
 
 START_SECONDS = 20.0
 """How long a trainer may take to begin at least: it imports torch first."""

@@ -15,7 +15,8 @@ from osd.bench.gpu.findings import Findings, GpuPlan
 from osd.models.captured_pass import CapturedPass
 from osd.models.decoder import Decoder
 from osd.models.forward import ForwardPass
-from osd.models.pair import Model, Pair
+from osd.models.model import Model
+from osd.models.pair import Pair
 
 CONTEXT = 512
 """Positions of each row before the pass."""

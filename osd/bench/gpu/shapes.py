@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from osd.models.pair import Model, Pair
+from osd.models.model import Model
+from osd.models.pair import Pair
 from osd.models.proof import choose_forward
 
 AGREEMENT = 0.77

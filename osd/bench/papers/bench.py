@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +20,8 @@ from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
 from osd.bench.papers.catalogue import PAPERS
-from osd.bench.papers.claims import ClaimVerdict, judge
-from osd.bench.papers.entry import Paper, PaperEntry, PaperFindings, PapersBench
+from osd.bench.papers.entry import EntryResult, Paper, PaperEntry, PaperFindings, PapersBench
+from osd.bench.papers.page import leave
 from osd.server.start import choose_pair
 from storage.errors import BadSetting, OsdError
 from storage.files.files import make_folder, write_whole
@@ -39,23 +38,6 @@ class EntryJob(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.paper.name}, {self.entry.id}"
-
-
-@dataclass(frozen=True, slots=True)
-class EntryResult:
-    """What came of an entry, as it is kept."""
-
-    paper: str
-    id: str
-    sizes: str
-    seconds: float
-    findings: PaperFindings
-    failure: str = ""
-    """Why there are no findings."""
-
-    def verdicts(self, entry: PaperEntry) -> list[ClaimVerdict]:
-        """Judge the entry's claims, by the rules as they are written now."""
-        return [judge(claim, self.findings.figures) for claim in entry.claims]
 
 
 LINES = TypeAdapter(EntryResult)
@@ -86,8 +68,6 @@ def bench_papers(
     An entry that fails with an error of osd is kept without findings, its claims open. Raises BadSetting for what
     there is not, or where ``out`` holds a run of another plan; StoreWriteFailed.
     """
-    from osd.bench.papers.page import leave
-
     jobs, pair = chosen(papers, ids), choose_pair(settings.serve, target, draft)
     facts = {
         "target": pair.target, "draft": pair.draft, "prompts": list(prompts), "size": FULL if full else SMALL,

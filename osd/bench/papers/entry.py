@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from osd.bench.harness.watch import Watch
-from osd.bench.papers.claims import Claim, PaperFigure
+from osd.bench.papers.claims import Claim, ClaimVerdict, PaperFigure, judge
 from storage.settings import Settings
 
 Rows = Sequence[Mapping[str, Any]]
@@ -152,3 +152,20 @@ class Paper:
     def command(self, entry: PaperEntry, size: str = "--full") -> str:
         """Return the command for one entry alone."""
         return f'osd bench papers --paper {self.name} --table "{entry.id}" {size} --out out/papers'
+
+
+@dataclass(frozen=True, slots=True)
+class EntryResult:
+    """What came of an entry, as it is kept."""
+
+    paper: str
+    id: str
+    sizes: str
+    seconds: float
+    findings: PaperFindings
+    failure: str = ""
+    """Why there are no findings."""
+
+    def verdicts(self, entry: PaperEntry) -> list[ClaimVerdict]:
+        """Judge the entry's claims, by the rules as they are written now."""
+        return [judge(claim, self.findings.figures) for claim in entry.claims]

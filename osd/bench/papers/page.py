@@ -13,10 +13,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from osd.bench.harness.report import save_json, shown
-from osd.bench.papers.bench import EntryResult
 from osd.bench.papers.catalogue import PAPERS
 from osd.bench.papers.claims import ClaimVerdict
-from osd.bench.papers.entry import Paper, PaperEntry, Picture
+from osd.bench.papers.entry import EntryResult, Paper, PaperEntry, Picture
 from storage.files.files import writing
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.ngram.guess import sureness_of, trust_in_model
 from osd.drafters.scoring import drawn_from, expected_hits, logits_of, reader_of
 from osd.models.decoder import Decoder
-from osd.models.pair import Model
+from osd.models.model import Model
 from osd.sequence import Completion
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from osd.gamma.costs.pass_times import Curve, PassTimes
+from osd.gamma.costs.pass_times import CostCurve, PassTimes
 from osd.gamma.costs.surface import TRUSTED, WINDOW, Surface, lower_median
 
 __all__ = ["TRUSTED", "WINDOW", "CostModel", "MachineLoad"]
@@ -225,12 +225,12 @@ class CostModel:
         """How often what passes take has changed, so that curves of before no longer hold."""
         return self._draft_times.changes + self._common.verify_times.changes
 
-    def draft_curve(self, batch: int, most: int) -> Curve:
+    def draft_curve(self, batch: int, most: int) -> CostCurve:
         """Return what each of 1 to ``most`` draft passes takes over the rows of a batch that this draft serves, load
         left out."""
         return self._draft_times.curve(self.drafting(batch), 1, most, 0, self.rounds)
 
-    def verify_curve(self, batch: int, most: int) -> Curve:
+    def verify_curve(self, batch: int, most: int) -> CostCurve:
         """Return target passes over ``batch`` rows by their tokens, from a plain pass to ``most``, load left out."""
         return self._common.verify_times.curve(batch, batch, most, self._common.context, self.rounds)
 

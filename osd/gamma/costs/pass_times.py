@@ -80,7 +80,7 @@ class Timings:
         return max((len(self.recent) or 1) * float(0.5 ** ((now - self.at) / HALF_LIFE)), 1e-3)
 
 
-class Curve(NamedTuple):
+class CostCurve(NamedTuple):
     """Passes over some rows, by size."""
 
     size: Floats
@@ -105,7 +105,7 @@ class PassTimes:
         self._solved: tuple[tuple[Floats, Floats], Floats, Floats] | None = None
         self._solved_at = 0
         self._scale, self._mean = np.ones(3), 1.0
-        self._curves: dict[tuple[int, int, int], tuple[int, Curve]] = {}
+        self._curves: dict[tuple[int, int, int], tuple[int, CostCurve]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._shapes)
@@ -169,7 +169,7 @@ class PassTimes:
         self._surprises = []
         return True
 
-    def curve(self, rows: int, first: int, most: int, context: float, now: int) -> Curve:
+    def curve(self, rows: int, first: int, most: int, context: float, now: int) -> CostCurve:
         """Return passes over so many rows from ``first`` to ``most`` in size, after round ``now``."""
         key = rows, first, most
         kept = self._curves.get(key)
@@ -180,7 +180,7 @@ class PassTimes:
             kept = self._curves[key] = fresh, self._work_out(rows, first, max(most, first + 1), context, now)
         return kept[1]
 
-    def _work_out(self, rows: int, first: int, most: int, context: float, now: int) -> Curve:
+    def _work_out(self, rows: int, first: int, most: int, context: float, now: int) -> CostCurve:
         points, inverse, weights = self._solve(now)
         span = most - first
         size = np.unique(np.concatenate([np.arange(min(span, 16) + 1), np.geomspace(1, span, GRID).round()])) + first
@@ -190,7 +190,7 @@ class PassTimes:
         ms = ms if self._per_pass else np.maximum.accumulate(ms)  # more tokens take no less, whatever few timings show
         whole = _kernel(asked, asked) - cross @ inverse @ cross.T
         spread = np.maximum(whole.diagonal() + whole[0, 0] - 2 * whole[0], 0.0)
-        return Curve(size, self._mean * ms, self._mean * np.sqrt(spread))
+        return CostCurve(size, self._mean * ms, self._mean * np.sqrt(spread))
 
     def _features(self, rows: Floats, size: Floats, context: Floats) -> tuple[Floats, Floats]:
         """Return φ · LINE, and where each is for g."""

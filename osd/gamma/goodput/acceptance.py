@@ -99,7 +99,7 @@ class Acceptance:
         remembers."""
         self._spread = spread
         self.first = Regression(0.0, 0.0, spread, memory)
-        """Of the row's last token."""
+        """A round's first token, beside the row's last one."""
         self.after = Regression(1.0, 0.25, spread, memory)
         """z: the log-odds of the draft's own probability, to begin with as if it were the truth."""
         self.then = Regression(1.0, 0.25, spread, memory)

@@ -33,7 +33,7 @@ class Prices(NamedTuple):
     until: int
     """Round up to which they hold."""
     changes: int
-    """Of costs, when they were looked up."""
+    """Changes of costs that there had been when they were looked up."""
     draft: list[float]
     """By the number of draft passes, from 0 on."""
     least: float
@@ -98,7 +98,7 @@ class GoodputController:
         self._prices: Prices | None = None
         """This round's; None while nothing was timed."""
         self._batch = self._kept = self._cap = 0
-        """Of this round: rows, tokens kept for verification, most passes."""
+        """Rows, tokens kept for verification and most passes of this round."""
         self._trying = False
         """Whether rows draft though that does not pay."""
         self._reading = 0.0

@@ -13,7 +13,7 @@ from osd.models.encoder_decoder import require_decoder_only
 from osd.models.features.errors import FeatureDraftMismatch
 from osd.models.features.target import FeatureTarget
 from osd.models.hidden_states import layer_stack
-from osd.models.pair import eos_ids
+from osd.models.model import eos_ids
 
 ROUNDING = 1e-2
 """Share of a weight by which a copy of the target's embeddings may differ, being stored in half precision."""

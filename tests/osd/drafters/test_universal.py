@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerFast
 from osd.drafters.no_draft import require_drafter
 from osd.drafters.universal import WINDOW
 from osd.engine.engine import Engine
+from osd.models.model import TextDraft
 from osd.models.needs_draft import NeedsDraft
-from osd.models.pair import Pair, TextDraft, load_pair
+from osd.models.pair import Pair, load_pair
 from osd.models.target_only import NullModel, load_with_text_draft
 from osd.server.start import choose_pair
 from storage.errors import BadSetting, ModelNotLoaded, VocabularyMismatch

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from osd.engine.engine import Engine
-from osd.models.pair import Model, Pair, choose_device
+from osd.models.model import Model
+from osd.models.pair import Pair, choose_device
 from osd.recording.recorder import Recorder
 from storage.records import Request
 from storage.sampling import Sampling

@@ -14,7 +14,7 @@ from osd.models.decoder import Decoder
 from osd.models.lora.adapter import Adapter, read_adapter, sizes_of
 from osd.models.lora.bank import AdapterRows
 from osd.models.lora.merging import merged
-from osd.models.pair import Model
+from osd.models.model import Model
 from storage.errors import AdapterMismatch, NotPlain, WeightsDamaged
 from tests.support.adapters import CPU, EMBEDDINGS, LINEAR, adapt, lora, read, save
 from tests.support.models import model_of, prompts, random_module

@@ -17,7 +17,8 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from osd.engine.engine import Engine
-from osd.models.pair import Model, Pair
+from osd.models.model import Model
+from osd.models.pair import Pair
 from osd.models.vocabulary import check_vocabularies, table_rows
 from storage.errors import VocabularyMismatch
 from storage.records import Request

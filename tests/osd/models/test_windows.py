@@ -19,7 +19,7 @@ from osd.models.compiled_inputs import PassInput
 from osd.models.hf_forward import HuggingFaceForward, RowForward
 from osd.models.kv_blocks import DenseRows
 from osd.models.llama_forward import PlainLinear, llama_forward
-from osd.models.pair import Model
+from osd.models.model import Model
 from osd.models.proof import choose_forward, reason_against
 from osd.models.tree_check import check_model
 from storage.errors import CannotServeRagged, CannotServeTrees

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from osd.models.hf_forward import HuggingFaceForward
-from osd.models.pair import Model
+from osd.models.model import Model
 from osd.verification.warping import Warp
 from storage.errors import BadInput
 from storage.records import RequestSamples

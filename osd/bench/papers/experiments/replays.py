@@ -43,7 +43,7 @@ class ReplayedRule:
     """What a rule came to, text by text."""
 
     data_sets: tuple[str, ...]
-    """Of each text."""
+    """Names, by text."""
     tokens: Floats
     ms: Floats
     drafted: Floats

@@ -1,4 +1,4 @@
-"""Cells replayed with every ablation, and what is made of their rates."""
+"""CellReplay replayed with every ablation, and what is made of their rates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import pytest
 
 from osd.bench.cells.ablations import ABLATIONS
 from osd.bench.cells.bench import arms_of, bench_cells
-from osd.bench.cells.cell import NOT_DRAFTING, Arm, Cell, CellJob, CellMeasured, Cells, fixed_arms, require_arm
+from osd.bench.cells.cell import (
+    NOT_DRAFTING,
+    Arm,
+    CellJob,
+    CellMeasured,
+    CellReplay,
+    GammaCell,
+    fixed_arms,
+    require_arm,
+)
 from osd.bench.cells.summary import Rates, figures, held_out
 from osd.bench.gamma.costs import find_costs
 from osd.bench.gamma.rounds import Recording
@@ -27,8 +36,8 @@ def recorded(agreement: int) -> Recording:
     return recording(*[agreeing_trace([at % agreement != 0 for at in range(40)]) for _ in range(3)])
 
 
-def cells(count: int = 3) -> Cells:
-    return Cells(Settings(), {"good": recorded(6), "bad": recorded(1)}, TABLES, count, 0.1, 0)
+def cells(count: int = 3) -> CellReplay:
+    return CellReplay(Settings(), {"good": recorded(6), "bad": recorded(1)}, TABLES, count, 0.1, 0)
 
 
 def test_every_arm_in_every_cell_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
@@ -46,7 +55,7 @@ def test_every_arm_in_every_cell_and_a_stopped_run_goes_on(tmp_path: Path) -> No
 def test_a_good_draft_pays_and_a_bad_one_does_not() -> None:
     some, best = cells(), Arm("fixed", "initial", 4)
     rates = {
-        (pair, arm): some.measure(CellJob(Cell("a100-c008", pair, 1, 0.0), arm)).tokens_per_second
+        (pair, arm): some.measure(CellJob(GammaCell("a100-c008", pair, 1, 0.0), arm)).tokens_per_second
         for pair in ("good", "bad")
         for arm in (NOT_DRAFTING, best)
     }
@@ -56,12 +65,12 @@ def test_a_good_draft_pays_and_a_bad_one_does_not() -> None:
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_an_ablation_serves_a_cell_and_leaves_nothing_behind(name: str) -> None:
     bend = pass_times.BEND
-    found = cells().measure(CellJob(Cell("h200-llama3", "good", 2, 0.0), Arm("goodput", name)))
+    found = cells().measure(CellJob(GammaCell("h200-llama3", "good", 2, 0.0), Arm("goodput", name)))
     assert found.tokens_per_second > 0 and bend == pass_times.BEND
     require_arm(Arm("goodput", name))
 
 
-def measured(rates: dict[Cell, dict[Arm, float]]) -> Rates:
+def measured(rates: dict[GammaCell, dict[Arm, float]]) -> Rates:
     return Rates(
         CellMeasured(CellJob(cell, arm), rate, 1.0) for cell, arms in rates.items() for arm, rate in arms.items()
     )
@@ -69,7 +78,7 @@ def measured(rates: dict[Cell, dict[Arm, float]]) -> Rates:
 
 def test_figures_and_values_chosen_on_others() -> None:
     one, other = Arm("goodput"), Arm("goodput", "share", 0.05)
-    places = [Cell(table, pair, 1, 0.0) for table in ("t1", "t2", "t3") for pair in ("p1", "p2")]
+    places = [GammaCell(table, pair, 1, 0.0) for table in ("t1", "t2", "t3") for pair in ("p1", "p2")]
     fixed = {NOT_DRAFTING: 10.0, Arm("fixed", "initial", 1): 20.0, Arm("fixed", "initial", 2): 16.0}
     # ``other`` is better wherever the table is not t1, and there it is bad
     rates = measured({
@@ -97,5 +106,5 @@ def test_bad_input() -> None:
 
 def test_sampled_texts_have_cells_of_their_own() -> None:
     both = recording(agreeing_trace([True] * 9), sampled_trace(9, 4))
-    found = Cells(Settings(), {"both": both}, TABLES[:1], 1, 0.0, 0)
+    found = CellReplay(Settings(), {"both": both}, TABLES[:1], 1, 0.0, 0)
     assert [cell.temperature for cell in found.cells([1])] == [0.0, 1.0]

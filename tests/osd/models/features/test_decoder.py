@@ -10,10 +10,10 @@ from torch import Tensor
 from osd.draft import Tree
 from osd.drafters.feature_tree import draw_distinct
 from osd.models.features.decoder import FeatureDecoder
-from osd.models.features.model import FeatureModel
+from osd.models.features.model import feature_model
 from osd.models.features.new import KINDS
 from osd.models.features.target import read_features
-from osd.models.pair import Model
+from osd.models.model import Model
 from osd.models.tree_mask import lay_out
 from tests.support.features import trained
 from tests.support.models import CONFIGS, model_of, random_module, some
@@ -51,7 +51,7 @@ def read_all(decoder: FeatureDecoder, texts: list[Tensor], features: list[Tensor
 @torch.inference_mode()
 def test_a_chain_is_the_plain_one(kind: str, token_map: list[int] | None, target: Model) -> None:
     draft = trained(kind, target, steps=3, token_map=token_map)
-    decoder = FeatureModel("draft", draft, target).decoder(4, 64)
+    decoder = feature_model("draft", draft, target).decoder(4, 64)
     texts, features = rows_of(draft, target)
     hidden, drafted = read_all(decoder, texts, features), some(3, 3, 5)
     for step in range(3):
@@ -59,7 +59,7 @@ def test_a_chain_is_the_plain_one(kind: str, token_map: list[int] | None, target
         for row, (text, own) in enumerate(zip(texts, features, strict=True)):
             known = [*text[1:].tolist(), *drafted[row, :step].tolist()]
             plain = draft.whole(
-                plain_step(draft, FeatureModel("d", draft, target).decoder(1, 8).target, own, known, step)
+                plain_step(draft, feature_model("d", draft, target).decoder(1, 8).target, own, known, step)
             )
             assert torch.allclose(said[row], plain, atol=1e-4)
         hidden = decoder.go_on([len(text) - 1 + step for text in texts], hidden, drafted[:, step])
@@ -75,7 +75,7 @@ def test_the_nodes_of_a_tree_are_the_chains_to_them(kind: str, target: Model) ->
     for token, parent in ((3, 0), (7, 0), (5, 1), (6, 1), (9, 2)):
         tree.add(parent, token)
     chains = {3: [3, 5], 4: [3, 6], 5: [7, 9]}
-    decoder = FeatureModel("draft", draft, target).decoder(4, 64)
+    decoder = feature_model("draft", draft, target).decoder(4, 64)
     root, starts = read_all(decoder, texts, features), [len(text) - 1 for text in texts]
     seen = lay_out([tree] * 3, 6, decoder.device).seen[:, 1:, 1:]
     depths = torch.tensor([[0, 0]] * 3), torch.tensor([[1, 1, 1]] * 3)
@@ -85,7 +85,7 @@ def test_the_nodes_of_a_tree_are_the_chains_to_them(kind: str, target: Model) ->
     parents = level[:, [0, 0, 1]]
     below = decoder.branch(starts, 2, (depths[1], seen[:, 2:]), parents, torch.tensor([[5, 6, 9]] * 3))
     for node, tokens in chains.items():
-        other = FeatureModel("draft", draft, target).decoder(4, 64)
+        other = feature_model("draft", draft, target).decoder(4, 64)
         hidden = read_all(other, texts, features)
         for step, token in enumerate(tokens):
             hidden = other.go_on([start + step for start in starts], hidden, torch.tensor([token] * 3))
