@@ -26,7 +26,6 @@ from torch import Tensor
 from osd.draft import Draft, Tree, chain
 from osd.logits import RaggedLogits
 from osd.sequence import SequenceState
-from osd.verification.logits_processors import process_target
 from osd.verification.result import VerifyResult, judge
 from osd.verification.warping import Warp, draw
 from storage.settings import ServeSettings
@@ -63,18 +62,6 @@ class _Judged(NamedTuple):
     """(B, N) p of each drafted token after its parent."""
     bars: list[list[float]]
     """(B, N + 1) at each node, what typical acceptance asks of its children."""
-
-
-def judge_chains(
-    rule: LossyRule | None, rows: Sequence[SequenceState], scored: RaggedLogits, draft: Draft, warp: Warp | None,
-    chance: Tensor | None, *, keep_chances: bool,
-) -> VerifyResult:  # fmt: skip
-    """Process the target's logits and accept chains: by a lossy rule if there is one and any row samples, else
-    exactly."""
-    processed = process_target(scored, rows, draft)
-    if rule is None or warp is None or chance is None:
-        return judge(processed, draft, warp, chance, keep_chances=keep_chances)
-    return judge_lossy(rule, rows, processed, draft, warp, chance, keep_chances=keep_chances)
 
 
 def judge_lossy(

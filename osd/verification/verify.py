@@ -11,8 +11,9 @@ from osd.draft import Draft
 from osd.logits import RaggedLogits
 from osd.models.decoder import Decoder
 from osd.sequence import SequenceState
-from osd.verification.lossy import LossyRule, judge_chains
-from osd.verification.result import VerifyResult
+from osd.verification.logits_processors import process_target
+from osd.verification.lossy import LossyRule, judge_lossy
+from osd.verification.result import VerifyResult, judge
 from osd.verification.verify_trees import check_trees
 from osd.verification.warping import Warp
 
@@ -27,10 +28,14 @@ def verify(
     keep_chances: bool,
     lossy: LossyRule | None = None,
 ) -> tuple[RaggedLogits, VerifyResult]:
-    """Run the target; return its logits after each row's last token and each drafted one, and the result."""
+    """Run the target; return its logits after each row's last token and each drafted one, and the result: exact, but
+    for rows that sample under a ``lossy`` rule."""
     if draft.trees is not None:
         return check_trees(target, rows, draft, warp, chance, keep_chances=keep_chances, lossy=lossy)
     last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
     starts, counts = [row.length - 1 for row in rows], [length + 1 for length in draft.lengths]
     scored = target.scored(torch.cat([last, draft.tokens], dim=1), starts, counts)
-    return scored, judge_chains(lossy, rows, scored, draft, warp, chance, keep_chances=keep_chances)
+    processed = process_target(scored, rows, draft)
+    if lossy is not None and warp is not None and chance is not None:
+        return scored, judge_lossy(lossy, rows, processed, draft, warp, chance, keep_chances=keep_chances)
+    return scored, judge(processed, draft, warp, chance, keep_chances=keep_chances)

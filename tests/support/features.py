@@ -13,7 +13,7 @@ from osd.models.features.target import read_features
 from osd.models.pair import Pair
 from tests.support.models import VOCABULARY, model_of, random_module
 
-BATCH, LENGTH = 8, 16
+BATCH, LENGTH = 32, 24
 
 
 def texts(module: Any, vocabulary: int) -> torch.Tensor:
@@ -25,7 +25,7 @@ def texts(module: Any, vocabulary: int) -> torch.Tensor:
 
 @torch.inference_mode(False)
 @torch.enable_grad()
-def trained(kind: str, target: Any, steps: int = 30, seed: int = 0, token_map: list[int] | None = None) -> Any:
+def trained(kind: str, target: Any, steps: int = 40, seed: int = 0, token_map: list[int] | None = None) -> Any:
     """A draft after some steps of learning what the target says, to the target's own distribution."""
     read = feature_target(target)
     draft = new_feature_draft(kind, read, token_map=token_map, seed=seed).requires_grad_(True)
@@ -47,7 +47,7 @@ def trained(kind: str, target: Any, steps: int = 30, seed: int = 0, token_map: l
 
 @cache
 def feature_pair(
-    kind: str, family: str = "llama", *, steps: int = 30, seed: int = 0, vocabulary: int = VOCABULARY,
+    kind: str, family: str = "llama", *, steps: int = 40, seed: int = 0, vocabulary: int = VOCABULARY,
     eos: int | None = None, token_map: tuple[int, ...] | None = None,
 ) -> Pair:  # fmt: skip
     """A random target, and a draft of this kind that has learned a little of it."""

@@ -103,10 +103,11 @@ def test_profiles_have_the_papers_ratios_at_batch_one() -> None:
 
 
 def test_profiles_rise_with_rows_and_tokens_and_verify_few_tokens_for_nothing() -> None:
+    measured = {"h100-1b-eager", "h100-8b-eager", "h100-8b-graphs"}  # the others are rooflines
+    for table in map(find_costs, set(profiles()) - measured):
+        assert table.verify_ms(1, 8) == table.verify_ms(1, 1)
+        assert table.verify_ms(64, 64 * 9) > 2 * table.verify_ms(64, 64)
     for table in map(find_costs, profiles()):
-        if isinstance(table.verify, Pieces):  # a roofline
-            assert table.verify_ms(1, 8) == table.verify_ms(1, 1)
-            assert table.verify_ms(64, 64 * 9) > 2 * table.verify_ms(64, 64)
         assert table.verify_ms(64, 64 * 9) > table.verify_ms(64, 64) > table.verify_ms(1, 1)
         assert table.draft_ms(64, 1) > table.draft_ms(1, 1)
         assert table.draft_ms(8, 5) == pytest.approx(5 * table.draft_ms(8, 1))
