@@ -107,17 +107,23 @@ class FeatureTrees:
 
     def _candidates(self, hidden: Tensor, frontier: Sequence[Sequence[int]], depth: int) -> _Level:
         """Return what may follow the nodes of a level, whose features are ``hidden`` (B, M, H)."""
-        logits = self._decoder.logits(hidden, depth - 1)
-        if any(row.processors for row in self._rows):
-            paths = [[_path(tree, node) for node in nodes] for tree, nodes in zip(self.trees, frontier, strict=True)]
-            logits = process_nodes(self._rows, paths, logits)
-        top = logits.float().topk(min(CANDIDATES, logits.shape[-1]), dim=-1)
-        chances = (top.values - logits.float().logsumexp(-1, keepdim=True)).exp()
+        logits, named = self._logits(hidden, frontier, depth)
+        top = logits.topk(min(CANDIDATES, logits.shape[-1]), dim=-1)
+        ids = top.indices if named is None else named[top.indices]
+        chances = (top.values - logits.logsumexp(-1, keepdim=True)).exp()
         if self._warp is not None:
             sampled = torch.tensor([not row.greedy for row in self._rows], device=logits.device)
             chances = torch.where(sampled[:, None, None], self._warp(top.values), chances)
         width = max(1, max(map(len, frontier)))
-        return _Level(*(each.expand(-1, width, -1) if each.shape[1] == 1 else each for each in (top.indices, chances)))
+        return _Level(*(each.expand(-1, width, -1) if each.shape[1] == 1 else each for each in (ids, chances)))
+
+    def _logits(self, hidden: Tensor, frontier: Sequence[Sequence[int]], depth: int) -> tuple[Tensor, Tensor | None]:
+        """Return logits after the nodes of a level, float32, and the ids that they are of; None for all, as what a
+        request asks for is said of."""
+        if not any(row.processors for row in self._rows):
+            return self._decoder.proposed(hidden, depth - 1).float(), self._decoder.draft.token_map
+        paths = [[_path(tree, node) for node in nodes] for tree, nodes in zip(self.trees, frontier, strict=True)]
+        return process_nodes(self._rows, paths, self._decoder.logits(hidden, depth - 1)).float(), None
 
     def _choose(
         self, level: _Level, frontier: Sequence[Sequence[int]], depths: Sequence[int], depth: int

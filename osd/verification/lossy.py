@@ -26,7 +26,7 @@ from torch import Tensor
 from osd.draft import Draft, Tree, chain
 from osd.logits import RaggedLogits
 from osd.sequence import SequenceState
-from osd.verification.result import VerifyResult, judge
+from osd.verification.result import VerifyResult
 from osd.verification.warping import Warp, draw
 from storage.settings import ServeSettings
 

@@ -37,11 +37,12 @@ def unroll_at(draft: FeatureDraft, shared: FeatureTarget, batch: TrainingBatch, 
     """Compute the steps of a draft at a batch's positions, logits nowhere else. A teacher must have completed it."""
     assert batch.features is not None
     indices = [positions_at(batch, step) for step in range(steps)]
-    places = [_places(batch, index, step) for step, index in enumerate(indices)]
+    first = int(batch.starts.min())
+    places = [_places(batch, index, step, first) for step, index in enumerate(indices)]
     features = batch.features.to(next(draft.parameters()).dtype)
     head = PickingHead(shared.head, places)
     with head.picking(draft):
-        found = draft.unroll(features, batch.input_ids, shared.embed, head, steps)
+        found = draft.unroll(features, batch.input_ids, shared.embed, head, steps, first)
     return [
         Depth(
             step, index, batch.columns[index] + 1 - AHEAD - step, each.logits.float(),
@@ -57,21 +58,22 @@ def positions_at(batch: TrainingBatch, step: int) -> Tensor:
     return (batch.columns + 1 - AHEAD - step >= batch.starts).nonzero().squeeze(1)
 
 
-def _places(batch: TrainingBatch, index: Tensor, step: int) -> Tensor:
-    """Return where the chains to these positions begin, among the batch's b · t columns: (n,)."""
-    return batch.rows[index] * batch.input_ids.shape[1] + batch.columns[index] + 1 - AHEAD - step
+def _places(batch: TrainingBatch, index: Tensor, step: int, first: int) -> Tensor:
+    """Return where the chains to these positions begin, among the batch's b · c columns from ``first`` on: (n,)."""
+    width = batch.input_ids.shape[1] - first
+    return batch.rows[index] * width + batch.columns[index] + 1 - AHEAD - step - first
 
 
 class PickingHead(OutputHead):
     """A target's output layer that computes, step after step, the logits of some columns alone."""
 
     def __init__(self, head: OutputHead, places: Sequence[Tensor]) -> None:
-        """``places``: for each step, indices (n,) among the b · t columns."""
+        """``places``: for each step, indices (n,) among the b · c columns."""
         vars(self).update(vars(head))
         self._left = list(places)
 
     def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return logits (n, V) or (n, Vd) of hidden states (b, t, H)."""
+        """Return logits (n, V) or (n, Vd) of hidden states (b, c, H)."""
         return super().__call__(self._pick(hidden).to(self.weight.dtype), rows)
 
     @contextmanager

@@ -62,7 +62,7 @@ def outcomes_at(draft: FeatureDraft, batch: TrainingBatch, depth: Depth, tempera
     """Return what target and draft say at a step's positions: over single tokens where the target's whole distributions
     are known, else over those that were stored and all others together."""
     if batch.rows_logprobs is not None:
-        return _whole(draft, batch.rows_logprobs[depth.at], depth.logits, temperature)
+        return _whole(draft, batch.rows_logprobs, depth, temperature)
     ids = batch.topk_ids[depth.at]
     log_p = target_log_probs(batch.topk_logprobs[depth.at], batch.outside[depth.at], draft.vocab_size, temperature)
     log_q = draft_log_probs(spread(draft, depth.logits), ids, temperature)
@@ -76,11 +76,15 @@ def outcomes_at(draft: FeatureDraft, batch: TrainingBatch, depth: Depth, tempera
     return Outcomes(kept, log_q.masked_fill(away, LOWEST_LOGPROB), mass.squeeze(1).exp())
 
 
-def _whole(draft: FeatureDraft, rows: Tensor, logits: Tensor, temperature: float) -> Outcomes:
-    log_p, log_q = ((each / temperature).log_softmax(1) for each in (rows, logits))
+def _whole(draft: FeatureDraft, rows: Tensor, depth: Depth, temperature: float) -> Outcomes:
+    """Return outcomes over single tokens. ``rows`` (m, V): log-probabilities, which a temperature of 1 leaves as they
+    are: a copy of them is what a large vocabulary's loss costs."""
+    log_q = (depth.logits if temperature == 1 else depth.logits / temperature).log_softmax(1)
+    if temperature != 1:
+        rows = (rows / temperature).log_softmax(1)
     if draft.token_map is None:
-        return Outcomes(log_p, log_q, torch.ones_like(log_p[:, 0]))
-    log_p = log_p[:, draft.token_map]
+        return Outcomes(rows[depth.at], log_q, torch.ones_like(log_q[:, 0]))
+    log_p = rows[depth.at[:, None], draft.token_map]
     mass = log_p.logsumexp(1, keepdim=True)
     return Outcomes(log_p - mass, log_q, mass.squeeze(1).exp())
 

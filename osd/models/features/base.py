@@ -26,11 +26,12 @@ class Unrolled:
     """One step of a draft over whole texts."""
 
     logits: Tensor
-    """(B, T, V), or (B, T, Vd) over the draft vocabulary; those at column t predict token t + ``shift``."""
+    """(B, C, V), or (B, C, Vd) over the draft vocabulary, of the C columns that were asked for; those at column t
+    predict token t + ``shift``."""
     shift: int
     """Columns t ≥ T − ``shift`` mean nothing."""
     features: Tensor | None
-    """(B, T, H) the draft's own features: what stands at column t is to be the target's at column t + ``shift`` − 1.
+    """(B, C, H) the draft's own features: what stands at column t is to be the target's at column t + ``shift`` − 1.
     None for a draft that has none."""
 
 
@@ -70,10 +71,12 @@ class FeatureDraft(nn.Module):
         """Width F of what it reads at a column."""
         return self.hidden_size
 
-    def unroll(self, features: Tensor, tokens: Tensor, embed: Embed, head: OutputHead, steps: int) -> list[Unrolled]:
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, head: OutputHead, steps: int, first: int = 0
+    ) -> list[Unrolled]:
         """Compute ``steps`` steps over whole texts, as it drafts them: step 0 on the target's features (B, T, F), each
         later one on its own (training-time test, EAGLE-3, Section 3.2). ``tokens`` (B, T); padding stands on the
-        right."""
+        right. Chains begin at column ``first`` or later: what stands before is only looked back at."""
         raise NotImplementedError
 
     def logits(self, hidden: Tensor, head: OutputHead) -> Tensor:

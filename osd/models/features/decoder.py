@@ -87,14 +87,18 @@ class FeatureDecoder:
     def logits(self, hidden: Tensor, step: int = 0) -> Tensor:
         """Return the logits (…, V) of step ``step`` at features (…, H), the draft's own or, for Medusa, the target's:
         −∞ for tokens that it cannot propose."""
+        return self.draft.whole(self.proposed(hidden, step))
+
+    def proposed(self, hidden: Tensor, step: int = 0) -> Tensor:
+        """Return them over what the draft can propose alone, (…, Vd)."""
         draft = self.draft
         if isinstance(draft, MedusaDraft):
             if len(draft.lm_heads):
-                return draft.whole(draft.head_logits(hidden, step, self.target.head))
+                return draft.head_logits(hidden, step, self.target.head)
             hidden = draft.blocks[step](hidden)
         elif isinstance(draft, EagleDraft):
             hidden = draft.norm_out(hidden)
-        return draft.whole(self.target.head.finish(self._head(hidden)))
+        return self.target.head.finish(self._head(hidden))
 
     def read(
         self, starts: Sequence[int], features: Tensor, tokens: Tensor, counts: Sequence[int], first: int = 0

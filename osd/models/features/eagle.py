@@ -61,14 +61,17 @@ class EagleDraft(FeatureDraft):
         """Return what the output layer reads, (…, H), of the layer's output, which is the next feature."""
         return hidden
 
-    def unroll(self, features: Tensor, tokens: Tensor, embed: Embed, head: OutputHead, steps: int) -> list[Unrolled]:
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, head: OutputHead, steps: int, first: int = 0
+    ) -> list[Unrolled]:
         """Compute ``steps`` steps; see :meth:`osd.models.features.base.FeatureDraft.unroll`. In step k column t sees
         the first step's columns up to t, and the later steps' column t alone: the chain that is drafted there."""
         attention, hidden, found = UnrolledAttention(self.layer, self.rotary), self.begin(features), []
         for step in range(steps):
-            embedding = embed(shifted(tokens, step + 1)).to(hidden.dtype)
+            before = first if step else 0
+            embedding = embed(shifted(tokens, step + 1)[:, before:]).to(hidden.dtype)
             entered, residual = self.enter(embedding, hidden)
-            hidden = residual + attention(entered, step)
+            hidden = residual[:, first - before :] + attention(entered, step, first)
             hidden = hidden + self.layer.mlp(self.layer.post_attention_layernorm(hidden))
             found.append(Unrolled(self.logits(self.norm_out(hidden), head), step + AHEAD, hidden))
         return found

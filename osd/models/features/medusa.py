@@ -81,7 +81,10 @@ class MedusaDraft(FeatureDraft):
             return head.finish(cast(Tensor, self.lm_heads[step](hidden)))
         return self.logits(hidden, head)
 
-    def unroll(self, features: Tensor, tokens: Tensor, embed: Embed, head: OutputHead, steps: int) -> list[Unrolled]:
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, head: OutputHead, steps: int, first: int = 0
+    ) -> list[Unrolled]:
         """Compute the first ``steps`` heads; see :meth:`osd.models.features.base.FeatureDraft.unroll`."""
+        features = features[:, first:]
         count = min(steps, self.heads)
         return [Unrolled(self.head_logits(features, step, head), step + AHEAD, None) for step in range(count)]

@@ -39,6 +39,27 @@ def test_a_step_at_each_place_is_the_chain_that_is_drafted_there(kind: str, toke
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_columns_before_the_first_chain_are_only_looked_back_at(kind: str) -> None:
+    target = FeatureTarget(random_module("llama"))
+    draft, tokens, first = made(kind, target).requires_grad_(True), some(2, 9, 3), 4
+    features, _ = read_features(target.module, tokens, draft.feature_layers(target.module))
+
+    def computed(*begin: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        logits = [
+            each.logits[:, -(9 - first) :]
+            for each in draft.unroll(features, tokens, target.embed, target.head, 3, *begin)
+        ]
+        loss = sum(each.log_softmax(-1)[..., 5].sum() for each in logits)
+        return logits, list(torch.autograd.grad(loss, list(draft.parameters()), allow_unused=True))
+
+    (some_, gradients), (every, theirs) = computed(first), computed()
+    for one, other in zip(some_, every, strict=True):
+        assert one.shape[1] == 9 - first and torch.allclose(one, other, atol=1e-5)
+    for one, other in zip(gradients, theirs, strict=True):
+        assert (one is None and other is None) or torch.allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_weight_of_a_draft_learns_and_none_of_the_target(kind: str) -> None:
     target = FeatureTarget(random_module("llama"))
     draft, tokens = made(kind, target).requires_grad_(True), some(2, 9, 3)
