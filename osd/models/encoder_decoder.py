@@ -19,7 +19,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Encod
 from transformers.modeling_outputs import BaseModelOutput
 
 from osd.models.hf_forward import HuggingFaceForward, adapted
-from osd.models.kv_cache import RaggedCache, RaggedLayer
+from osd.models.kv_cache import RaggedCache
+from osd.models.kv_cache_layers import RaggedLayer
 from osd.models.limits import named
 from storage.errors import DecoderOnly, ModelNotLoaded
 

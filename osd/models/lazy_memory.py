@@ -50,3 +50,8 @@ def _private(size: int) -> mmap.mmap:
     if sys.platform == "win32":
         return mmap.mmap(-1, size)
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+
+
+def comes_when_written(device: torch.device) -> bool:
+    """Return whether memory on a device comes page by page with what is written."""
+    return device.type == "cpu"

@@ -10,10 +10,7 @@ take the place of the module's, which become views of them. It is used only wher
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate, count, takewhile
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -23,19 +20,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from osd.models import products
 from osd.models.forward import CompiledForward
 from osd.models.kv_cache import RaggedCache
 from osd.models.llama_forward_captured import captured_llama, compiler
 from osd.models.llama_forward_compiled import CompiledPass
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import AdapterBatch
+from osd.models.products import Packed, Product, stacked
 from osd.models.ragged_attention import attend
-
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
-os.environ.setdefault("LRU_CACHE_CAPACITY", "256")
-"""oneDNN would keep what it compiled for 1,024 shapes, and PyTorch in each thread what describes it, and ragged batches
-have many: half a gigabyte, over the hours. What is missed takes 0.2 ms to make again. Both read their variable at the
-first product."""
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
@@ -46,43 +39,6 @@ PRODUCTS = {
     "down": ("mlp.down_proj",),
 }
 """A layer's matrix products, and the modules whose work each does."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainLinear:
-    """x ↦ x Wᵀ + b."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Its weights."""
-        return [each for each in (self.weight, self.bias) if each is not None]
-
-
-class Packed:
-    """The same, its weights laid out as the CPU's library reads them."""
-
-    __slots__ = ("_bias", "_packed", "_run")
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Raises AttributeError, RuntimeError or NotImplementedError where this PyTorch or CPU cannot."""
-        self._bias, self._run = bias, torch.ops.mkldnn._linear_pointwise
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        self(weight.new_zeros(1, weight.shape[1]))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        found: Tensor = self._run(x, self._packed, self._bias, "none", [], "")
-        return found
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Its weights."""
-        return [each for each in (self._packed, self._bias) if each is not None]
 
 
 def llama_forward(module: PreTrainedModel) -> LlamaForward | None:
@@ -201,10 +157,10 @@ class FusedLayer:
     def __init__(self, layer: Any, index: int) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.sites = [f"{index}.{site}" for site in PRODUCTS]
-        self.qkv = _stacked([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.out = _stacked([attention.o_proj])
-        self.gate_up = _stacked([mlp.gate_proj, mlp.up_proj])
-        self.down = _stacked([mlp.down_proj])
+        self.qkv = stacked([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.out = stacked([attention.o_proj])
+        self.gate_up = stacked([mlp.gate_proj, mlp.up_proj])
+        self.down = stacked([mlp.down_proj])
         self.inner: int = mlp.down_proj.weight.shape[1]
         self.width: int = attention.head_dim
         self.queries = attention.q_proj.weight.shape[0] // self.width
@@ -301,7 +257,6 @@ def _compiled(fused: LlamaForward, module: PreTrainedModel) -> CompiledForward |
     return None
 
 
-Product = PlainLinear | Packed
 Fused = tuple[Sequence[FusedLayer], Product]
 """A model's layers, and its output layer."""
 _FUSED: WeakKeyDictionary[PreTrainedModel, tuple[object, Fused]] = WeakKeyDictionary()
@@ -315,7 +270,7 @@ def _fused(module: PreTrainedModel) -> Fused:
     if found is None or found[0] != _state(module, found[1]):
         with torch.inference_mode(False), torch.no_grad():  # the module's weights stay what they are
             layers = [FusedLayer(layer, index) for index, layer in enumerate(model.model.layers)]
-            made: Fused = layers, product_of(model.lm_head.weight, model.lm_head.bias)
+            made: Fused = layers, products.product_of(model.lm_head.weight, model.lm_head.bias)
         _FUSED[module] = found = _state(module, made), made
     return found[1]
 
@@ -337,31 +292,3 @@ def _changes(weight: Tensor) -> int:
         return weight._version
     except RuntimeError:  # made in inference mode, where this is not counted
         return -1
-
-
-def _stacked(parts: Sequence[Any]) -> Product:
-    """Return the product of modules that read the same input. Where it is not packed, it has their weights and biases,
-    and they have views of its own."""
-    weight, bias = (_stack([getattr(part, name) for part in parts]) for name in ("weight", "bias"))
-    product = product_of(weight, bias)
-    if isinstance(product, PlainLinear):
-        for name, whole in (("weight", weight), ("bias", bias)):
-            own = [getattr(part, name) for part in parts if getattr(part, name) is not None]
-            views = torch.split(whole, [len(each) for each in own]) if whole is not None else ()
-            for each, view in zip(own, views, strict=True):
-                each.data = view
-    return product
-
-
-def _stack(parts: Sequence[Tensor | None]) -> Tensor | None:
-    kept = [part.detach() for part in parts if part is not None]
-    return (kept[0] if len(kept) == 1 else torch.cat(kept)) if kept else None
-
-
-def product_of(weight: Tensor | None, bias: Tensor | None) -> Product:
-    """Return x ↦ x Wᵀ + b, with the weight packed once where the CPU's library can (2 × faster at few tokens)."""
-    assert weight is not None
-    if weight.device.type == "cpu" and weight.dtype == torch.float32:
-        with suppress(AttributeError, RuntimeError, NotImplementedError):
-            return Packed(weight.detach(), bias)
-    return PlainLinear(weight.detach(), bias)

@@ -22,7 +22,8 @@ from osd.kernels.compile_background import BackgroundCompile
 from osd.kernels.compile_subprocess import apart
 from osd.logits import RaggedLogits
 from osd.models.compiled_inputs import PassInput, of_rows
-from osd.models.kv_cache import RaggedCache, RaggedLayer
+from osd.models.kv_cache import RaggedCache
+from osd.models.kv_cache_layers import RaggedLayer
 
 log = logging.getLogger(__name__)
 

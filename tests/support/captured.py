@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from osd.models import llama_forward
+from osd.models import llama_forward, products
 from osd.models.captured_pass import CapturedPass, run_again
 from osd.models.hf_forward import HuggingFaceForward
-from osd.models.llama_forward import PlainLinear
 from osd.models.llama_forward_captured import captured_llama
+from osd.models.products import PlainLinear
 
 
 def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
         self.compiled = None if self.alone else CapturedPass(self, list(module.parameters()), run_again)
 
     patch.setattr(HuggingFaceForward, "__init__", build)
-    patch.setattr(llama_forward, "product_of", lambda weight, bias: PlainLinear(weight.detach(), bias))
+    patch.setattr(products, "product_of", lambda weight, bias: PlainLinear(weight.detach(), bias))
     patch.setattr(
         llama_forward, "_compiled",
         lambda fused, module: captured_llama(fused, fused.extend_rotary, list(module.parameters()), run_again),

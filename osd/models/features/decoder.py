@@ -21,7 +21,8 @@ from osd.models.features.eagle import EagleDraft
 from osd.models.features.medusa import MedusaDraft
 from osd.models.features.target import FeatureTarget
 from osd.models.kv_cache import RaggedCache
-from osd.models.llama_forward import FusedLayer, Product, product_of
+from osd.models.llama_forward import FusedLayer
+from osd.models.products import Product, product_of
 from osd.models.tree_mask import Layout
 
 ROOM = 256

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from osd.engine.engine import Engine
 from osd.models import attention_backend as backends
-from osd.models import llama_forward
+from osd.models import llama_forward, products
 from osd.models.attention_backend import attention_backend, flex_attention, require_same, sdpa, sdpa_folded
-from osd.models.llama_forward import PlainLinear
+from osd.models.products import PlainLinear
 from storage.errors import BadSetting
 from storage.records import Request
 from tests.support.models import alone, prompts, random_pair
@@ -62,7 +62,7 @@ def test_flex_attention_is_the_same_compiled() -> None:
 @pytest.mark.parametrize("kind", ["causal", "trigram"])
 def test_texts_are_the_same_by_flex_attention(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights as on a GPU: there no compiled pass of the CPU's takes attention over."""
-    monkeypatch.setattr(llama_forward, "product_of", lambda weight, bias: PlainLinear(weight.detach(), bias))
+    monkeypatch.setattr(products, "product_of", lambda weight, bias: PlainLinear(weight.detach(), bias))
     monkeypatch.setattr(llama_forward, "_compiled", lambda fused, module: None)
     asked: list[int] = []
     whole = backends.flex_attention

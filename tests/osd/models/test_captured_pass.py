@@ -10,16 +10,17 @@ import pytest
 import torch
 
 from osd.drafters.captured_choice import SampledChoice
-from osd.models import captured_pass, fixed_pass, llama_forward
+from osd.models import captured_pass, fixed_pass, products
 from osd.models.attention_backend import sdpa_folded
 from osd.models.captured_pass import WORTH_CAPTURING, CapturedPass, run_again
 from osd.models.compiled_inputs import PassInput
 from osd.models.decoder import Decoder
 from osd.models.fixed_pass import PassShape
 from osd.models.hf_forward import HuggingFaceForward
-from osd.models.llama_forward import LlamaForward, PlainLinear
+from osd.models.llama_forward import LlamaForward
 from osd.models.llama_forward_captured import captured_llama, compiler
 from osd.models.lora.bank import AdapterBatch
+from osd.models.products import PlainLinear
 from osd.verification.warping import Warp, draw
 from storage.sampling import Sampling
 from tests.support.caches import laid_out
@@ -33,7 +34,7 @@ ROWS = (9, 5, 12)
 @pytest.fixture(autouse=True)
 def unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights as they are on a GPU."""
-    monkeypatch.setattr(llama_forward, "product_of", lambda weight, bias: PlainLinear(weight.detach(), bias))
+    monkeypatch.setattr(products, "product_of", lambda weight, bias: PlainLinear(weight.detach(), bias))
 
 
 def decoders(kind: str, compile_with: Any = None, module: Any = None) -> tuple[Decoder, Decoder, CapturedPass]:

@@ -7,7 +7,7 @@ import sys
 
 SHAPES = """
 import psutil, torch
-from osd.models.llama_forward import product_of
+from osd.models.products import product_of
 from osd.kernels.host import give_back
 
 torch.set_num_threads(1)

@@ -12,14 +12,14 @@ import transformers as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.models import llama_forward as fused_pass
-from osd.models import proof, twin
+from osd.models import products, proof, twin
 from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
 from osd.models.compiled_inputs import PassInput
 from osd.models.hf_forward import HuggingFaceForward, RowForward
 from osd.models.kv_blocks import DenseRows
-from osd.models.llama_forward import PlainLinear, llama_forward
+from osd.models.llama_forward import llama_forward
 from osd.models.model import Model
+from osd.models.products import PlainLinear
 from osd.models.proof import choose_forward, reason_against
 from osd.models.tree_check import check_model
 from storage.errors import CannotServeRagged, CannotServeTrees
@@ -159,7 +159,7 @@ def test_the_compiled_pass_is_taken_up_to_the_smallest_window_and_not_beyond() -
 def test_a_twins_weights_can_be_fused_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where projections that read the same input become one, the module's weights become views of the whole; in
     inference mode, in which models are checked before they serve, a twin must allow that too."""
-    monkeypatch.setattr(fused_pass, "product_of", lambda weight, bias: PlainLinear(weight.detach(), bias))
+    monkeypatch.setattr(products, "product_of", lambda weight, bias: PlainLinear(weight.detach(), bias))
     module = prepared(tf.LlamaConfig(**LLAMA))
     with torch.inference_mode():
         check_model(model_of(module))
