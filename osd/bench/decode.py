@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from transformers import PreTrainedModel
 
 from osd.bench.contenders import ASSISTED, Contender, assisted_contender, osd_contender, plain_contender
 from osd.bench.harness.prompts import Tokens
@@ -109,9 +110,14 @@ def _contenders(pair: Pair, settings: Settings, batches: Sequence[int], new_toke
             blended = own.changed(drafters={"kind": "blended"})
             found[f"osd_blended@{batch}"] = osd_contender("osd_blended", pair, blended, new_tokens)
         found[f"plain@{batch}"] = plain_contender(pair, batch, new_tokens)
-        if has_draft(pair) and batch == batches[0]:  # soon after what they are compared with
+        if assists(pair) and batch == batches[0]:  # soon after what they are compared with
             found |= {f"{rule}@1": assisted_contender(pair, rule, new_tokens) for rule in ASSISTED}
     return found
+
+
+def assists(pair: Pair) -> bool:
+    """Return whether transformers can draft with a pair's draft: a model, not one that reads the target's states."""
+    return has_draft(pair) and isinstance(pair.draft.module, PreTrainedModel)
 
 
 def _measure(

@@ -11,6 +11,7 @@ from osd.bench.contenders import ASSISTED, Contender
 from osd.bench.decode import DecodedTurns, bench_decode
 from osd.bench.harness.watch import Watch
 from storage.settings import load_settings
+from tests.support.features import feature_pair
 from tests.support.models import prompts, random_pair
 
 
@@ -34,6 +35,17 @@ def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:
     assert result["ratio_batch_2_vs_1"] == pytest.approx(result["osd"]["2"] / result["osd"]["1"], abs=2e-3)
     assert set(result["recording_cost"]) == set(result["recorder_share"]) == {"1", "2"}
     assert min(result["recorder_share"].values()) > 0
+
+
+@pytest.mark.parametrize("drafter", ["causal", "tree"])
+def test_a_draft_that_reads_hidden_states_stands_beside_the_target_alone(drafter: str) -> None:
+    settings = load_settings(serve={"max_length": 64}, drafters={"kind": drafter})
+    asked = prompts(4, seed=42, longest=8)
+    result = bench_decode(
+        feature_pair("eagle", eos=5), asked, settings, Watch(), batches=(1,), new_tokens=9, turns=1, recorded=0
+    ).figures
+    assert result["identical"] is True and result["ratio_vs_target_alone"]["1"] > 0
+    assert set(result["transformers"]) == {"plain"} and result["ratio_vs_best_assisted"] is None
 
 
 def test_a_ratio_is_taken_within_a_turn() -> None:
