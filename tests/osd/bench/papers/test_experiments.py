@@ -21,6 +21,7 @@ from osd.bench.papers.experiments import distilled, given_acceptance, heads, str
 from osd.bench.papers.experiments.given_acceptance import GivenAcceptance, known_answers
 from osd.bench.routes.result import ArmResult, RoutedRequest
 from osd.bench.trees.methods import units_of
+from osd.bench.papers.experiments.timing import TimedAnswer
 from osd.demo.runner.measure import FinishedRequest
 from tests.osd.bench.papers.test_run import recorded
 from tests.support.models import prompts, random_pair
@@ -50,8 +51,8 @@ def test_a_given_acceptance_is_what_is_accepted_and_the_text_is_the_targets(
     texts = known_answers(pair, papers_bench, asked, 20)
     for prompt in asked:
         done = GivenAcceptance(pair, papers_bench, texts, 20, alpha, 4).decode(prompt)
-        assert list(done["tokens"]) == texts[prompt]
-        assert (done["rejected"] == 0) is accepted and (done["accepted"] > 0) is accepted
+        assert list(done.tokens) == texts[prompt]
+        assert (done.rejected == 0) is accepted and (done.accepted > 0) is accepted
 
 
 def test_a_step_changes_a_copy_of_the_draft() -> None:
@@ -161,13 +162,17 @@ def test_other_prompts_are_not_those_that_are_measured(papers_bench: PapersBench
     assert not any(set(measured[name]) & set(others[name]) for name in others)
 
 
+def timed(rate: float, accepted: int = 50) -> TimedAnswer:
+    return TimedAnswer((0,) * 20, 20 / rate, accepted, 10, 15)
+
+
 def test_given_acceptance_is_told_beside_eq_1() -> None:
     rates = {0.0: [100.0, 110.0, 90.0]} | {a: [100 * a * 2, 110 * a * 2, 90 * a * 2] for a in given_acceptance.ALPHAS}
-    seen = {a: [{"accepted": 50, "rejected": 10}] for a in given_acceptance.ALPHAS}
-    figures = given_acceptance._told(rates, seen, 0.1).figures
+    seen = {a: [timed(rate) for rate in some] for a, some in rates.items()}
+    figures = given_acceptance._told(seen, 0.1).figures
     assert figures["speed_up_0.9"].value == pytest.approx(1.8) and figures["speed_up_0.9"].error == pytest.approx(0)
     assert figures["speed_at_0.9_vs_0.5"].value == pytest.approx(1.8) and "least_of_eq_1" in figures
-    assert "least_of_eq_1" not in given_acceptance._told(rates, seen, None).figures
+    assert "least_of_eq_1" not in given_acceptance._told(seen, None).figures
 
 
 def test_drafts_of_table_1_are_compared_on_the_same_texts(papers_bench: PapersBench) -> None:
