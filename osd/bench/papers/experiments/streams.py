@@ -200,6 +200,5 @@ def shifts(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
 
 
 SMALL, FULL = PaperSizes(16, 24, 2, minutes=3), PaperSizes(400, 64, 3, minutes=40)
-ONLINE = PaperExperiment(online, PaperSizes(16, 24, minutes=2), PaperSizes(400, 64, minutes=40))
 ROUTED = PaperExperiment(routed, PaperSizes(16, 24, minutes=3), PaperSizes(400, 64, minutes=60))
 FORGETTING, SHIFTS = PaperExperiment(forgetting, SMALL, FULL), PaperExperiment(shifts, SMALL, FULL)
