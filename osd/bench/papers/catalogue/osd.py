@@ -20,7 +20,7 @@ from osd.bench.papers.experiments import (
 VICUNA = "Vicuna-7B with LLaMA-160M, k = 5, updates every 8 requests"
 TRAFFIC = (
     "A stream of all domains that ship with osd, each one's share rising and falling, is served with a route for each "
-    "language, and again with one for each taught topic; shares of the routes in the outcomes against those of the prompts."
+    "language, and again with one for each taught topic; shares of routes in outcomes against those of prompts."
 )
 
 OSD = Paper(
@@ -67,8 +67,8 @@ OSD = Paper(
             "Vicuna-33B 2.17, 1.89, 1.92, 1.69, 1.51 × (Spider, Gsm8k, Alpaca, Code, Arena), Vicuna-7B 1.63, 1.60, "
             "1.47, 1.42, 1.36 ×.",
             ran="A draft distilled on each data set (teacher sampling, forward KL, two epochs) decodes prompts of it "
-            "that it has not learned, k = 5; by turns with the draft as it was and with the target alone, on the machine "
-            "that runs.",
+            "that it has not learned, k = 5; by turns with the draft as it was and with the target alone, on the "
+            "machine that runs.",
             experiment=distilled_drafts.SPEEDS,
             claims=(
                 Claim("It is faster than the target alone on every data set, by 1.36 × or more.", "least_speed_up",
@@ -76,17 +76,17 @@ OSD = Paper(
                 Claim("It is 1.42 × as fast or faster on average.", "speed_up", 1.42),
                 Claim("Distillation makes speculation faster.", "after_vs_before", 1.0),
             ),
-            differs="Another pair, whose draft costs what the note of Table 2's results says; in the paper c is 0.08 and "
+            differs="Another pair, of which Table 2's results tell c; in the paper c is 0.08 and "
             "0.13.",
         ),
         PaperEntry(
             "Table 4", "OSD and Medusa",
-            "Medusa-7B 1.34 × on Spider and 2.03 × on Arena, which is like what its heads were trained on; with OSD 2.01 "
-            "and 2.38 ×; a draft with OSD 2.17 and 1.51 ×.",
-            ran="Four Medusa heads of random weights learn one data set while it is served (familiar traffic); then they "
-            "stay, or learn while that set or another one (new traffic) is served, an update every 8 requests; the small "
-            "draft learns in the same way. Other prompts of both sets by turns with the target alone: heads as trees, the "
-            "draft as chains of 5.",
+            "Medusa-7B 1.34 × on Spider and 2.03 × on Arena, which is like what its heads were trained on; with OSD "
+            "2.01 and 2.38 ×; a draft with OSD 2.17 and 1.51 ×.",
+            ran="Four Medusa heads of random weights learn one data set while it is served (familiar traffic); then "
+            "they stay, or learn while that set or another one (new traffic) is served, an update every 8 requests; "
+            "the small draft learns in the same way. Other prompts of both sets by turns with the target alone: heads "
+            "as trees, the draft as chains of 5.",
             experiment=medusa.MEDUSA_TABLE,
             claims=(
                 Claim("Learning makes Medusa faster on new traffic (1.5 × there).", "osd_vs_medusa_new", 1.0,
@@ -95,9 +95,10 @@ OSD = Paper(
                 Claim("It makes it faster on familiar traffic, too.", "osd_vs_medusa_familiar", 1.0),
                 Claim("It saves a tenth or more of the rounds on new traffic, whatever machine runs.",
                       "rounds_saved_new", 0.1),
-                Claim("On new traffic a draft with OSD is faster than Medusa with OSD.", "draft_vs_medusa_osd_new", 1.0),
-                Claim("On familiar traffic Medusa as it is is faster than a draft with OSD.", "medusa_vs_draft_familiar",
+                Claim("On new traffic a draft with OSD is faster than Medusa with OSD.", "draft_vs_medusa_osd_new",
                       1.0),
+                Claim("On familiar traffic Medusa, as it is, is faster than a draft with OSD.",
+                      "medusa_vs_draft_familiar", 1.0),
             ),
             differs="Heads began at random, and familiar traffic is the second data set, a few hundred answers, where "
             "Medusa-v1's heads learned ShareGPT; all of a head learns, not its linear layer alone.",
@@ -116,14 +117,14 @@ OSD = Paper(
         ),
         PaperEntry(
             "Table 6", "Tokens that improve the most",
-            "SELECT, FROM, WHERE, COUNT on Spider; >>, << and = on Gsm8k; python, def and import on Code; This, provides, "
-            "depends on Alpaca: they align with the data.",
-            ran="The distilled drafts of Table 3 read the target's answers to prompts that they have not learned; gains of "
-            "the 100 most frequent tokens, the fifteen best of each data set.",
+            "SELECT, FROM, WHERE, COUNT on Spider; >>, << and = on Gsm8k; python, def and import on Code; This, "
+            "provides, depends on Alpaca: they align with the data.",
+            ran="The distilled drafts of Table 3 read the target's answers to prompts that they have not learned; "
+            "gains of the 100 most frequent tokens, the fifteen best of each data set.",
             experiment=distilled_drafts.TOKENS,
             claims=(
-                Claim("Tokens that gain most are a data set's own: half of its fifteen best by recall, or more, are not "
-                      "among another set's.", "own_tokens_among_best", 0.5),
+                Claim("Tokens that gain most are a data set's own: half of its fifteen best by recall, or more, are "
+                      "not among another set's.", "own_tokens_among_best", 0.5),
             ),
         ),
         PaperEntry(
@@ -142,10 +143,10 @@ OSD = Paper(
         ),
         PaperEntry(
             "Table 8", "Length of the answer and speed-up",
-            "Vicuna-7B, LLaMA-160M, prefix 512, k = 5: 1.22 to 1.29 × at α = 0.5, 2.40 to 2.70 × at α = 0.9, from 16 to "
-            "2048 tokens: it rises with the length at each α, and more with α.",
-            ran="As Table 2 with k = 5, prompts of 512 tokens (small: 48) and answers of 16 to 1024 tokens (small: 64), "
-            "which go on past end tokens; time from the first tokens on, so that reading the prompt is left out.",
+            "Vicuna-7B, LLaMA-160M, prefix 512, k = 5: 1.22 to 1.29 × at α = 0.5, 2.40 to 2.70 × at α = 0.9, from 16 "
+            "to 2048 tokens: it rises with the length at each α, and more with α.",
+            ran="As Table 2 with k = 5, prompts of 512 tokens (small: 48) and answers of 16 to 1024 tokens (small: "
+            "64), which go on past end tokens; time from the first tokens on, so that reading the prompt is left out.",
             experiment=lengths.BY_LENGTH,
             claims=(
                 Claim("The longest answers gain more than the shortest, on average over α.", "gain_of_length", 0.0),
@@ -177,8 +178,8 @@ OSD = Paper(
                 Claim("What was served tells each language's share, to 0.05.", "language_share_off", -0.05, 0.05),
                 Claim("It tells each topic's share, to 0.05.", "topic_share_off", -0.05, 0.05),
             ),
-            differs="No Arena: two languages and four topics, in shares that are chosen, so what is judged is whether they "
-            "are told. Outcomes keep the route, not language and topic apart.",
+            differs="No Arena: two languages and four topics, in shares that are chosen, so what is judged is whether "
+            "they are told. Outcomes keep the route, not language and topic apart.",
         ),
         PaperEntry(
             "Figure 3", "Online acceptance over requests, against drafts distilled offline",
@@ -186,26 +187,27 @@ OSD = Paper(
             "the draft distilled on all of it.",
             ran="`osd bench online`: data sets one after another, an update every 8 requests that is waited for, the "
             "draft alone; then a draft distilled for two epochs on each set, and drafts distilled on answers to other "
-            "prompts of it, a tenth as many and more. All read the served texts. Figures are of each set's last third, those "
-            "of the begin of the first set's first tenth.",
+            "prompts of it, a tenth as many and more. All read the served texts. Figures are of each set's last third, "
+            "those of the begin of the first set's first tenth.",
             experiment=shares.SHARES_OF_DATA,
             claims=(
                 Claim("Online learning raises acceptance by 0.1 or more (0.1 to 0.65 there).", "online_minus_frozen",
                       0.1),
-                Claim("It starts lower than a draft distilled on a tenth of the data.", "begin_minus_tenth", at_most=0.0),
+                Claim("It starts lower than a draft distilled on a tenth of the data.", "begin_minus_tenth",
+                      at_most=0.0),
                 Claim("It ends higher than that.", "end_minus_tenth", 0.0),
                 Claim("It comes up to the draft distilled offline on all of the data: 95 % of it or more.",
                       "online_vs_offline", 0.95, question="Is online as good as offline?"),
             ),
-            differs="Data sets share one stream. The draft distilled on all of the data has seen the very texts that it "
-            "reads.",
+            differs="Data sets share one stream. The draft distilled on all of the data has seen the very texts that "
+            "it reads.",
         ),
         PaperEntry(
             "Figure 4", "Distribution shift: four sets one after another",
             f"{VICUNA}, 2,000 prompts of each set: α dips where the set changes and comes back quickly, like a draft "
             "distilled on 70 to 100 % of the set.",
-            ran="As Figure 3, in every set but the first; drafts distilled on 30, 50, 70 and 100 % as many answers to other "
-            "prompts of the set (small: two sets, not 50 %).",
+            ran="As Figure 3, in every set but the first; drafts distilled on 30, 50, 70 and 100 % as many answers to "
+            "other prompts of the set (small: two sets, not 50 %).",
             experiment=shares.SHARES_OF_DATA,
             claims=(
                 Claim("α dips where the set changes: a set's first tenth is below its end.", "late_minus_early", 0.0),
@@ -241,8 +243,8 @@ OSD = Paper(
         PaperEntry(
             "Figure 7", "Precision and recall of frequent tokens",
             "Spider: both rise markedly for the 100 most frequent tokens, which are 72.2 % of all.",
-            ran="As Table 6, over all data sets; a token's precision is how often it was right ÷ said, its recall right ÷ "
-            "how often it is in the answers. Errors over tokens.",
+            ran="As Table 6, over all data sets; a token's precision is how often it was right ÷ said, its recall "
+            "right ÷ how often it is in the answers. Errors over tokens.",
             experiment=distilled_drafts.TOKENS,
             claims=(
                 Claim("Precision of frequent tokens rises, by 0.1 or more on average.", "precision_gain", 0.1),

@@ -91,9 +91,8 @@ def speeds(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     seen: dict[str, dict[str, list[TimedAnswer]]] = {}
     for one in made.sets:
         after = TimedEngine(replace(made.pair, draft=one.draft), bench.settings, sizes.tokens, gamma=GAMMA)
-        tell = lambda what, name=one.name: bench.watch.at(f"{name} with a distilled draft: {what}")  # type: ignore[misc]  # noqa: E731
         arms = {"alone": alone, "before": before, "after": after}
-        seen[one.name] = by_turns(arms, one.prompts(TIMED[bench.full]), tell)
+        seen[one.name] = by_turns(arms, one.prompts(TIMED[bench.full]), bench.watch, f"{one.name}, distilled")
     return speeds_told(seen)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
@@ -106,8 +107,7 @@ def speeds(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     texts = known_answers(pair, bench, prompts, sizes.tokens)
     arms = {a: GivenAcceptance(pair, bench, texts, sizes.tokens, a, GAMMA) for a in ALPHAS}
     alone = GivenAcceptance(pair, bench, texts, sizes.tokens, 1.0, 0)
-    tell = lambda what: bench.watch.at(f"speed at a given acceptance: {what}")  # noqa: E731
-    seen = by_turns({0.0: alone, **arms}, prompts, tell)
+    seen = by_turns({0.0: alone, **arms}, prompts, bench.watch, "speed at a given acceptance")
     draft_ms = arms[0.9].engine.pass_costs.draft_ms(DEFAULT_DRAFT)
     target_ms = alone.engine.pass_costs.verify_ms(1)
     return _told(seen, draft_ms / target_ms if draft_ms and target_ms else None)
@@ -129,9 +129,7 @@ def _told(seen: Mapping[float, Sequence[TimedAnswer]], c: float | None) -> Paper
             of_theory.append(PaperFigure(found.value / expected, error, found.count))
     if of_theory:
         figures["least_of_eq_1"] = min(of_theory, key=lambda each: each.value)
-    figures["speed_at_0.9_vs_0.5"] = ratio_of_sums(
-        [each.rate for each in seen[0.9]], [each.rate for each in seen[0.5]]
-    )
+    figures["speed_at_0.9_vs_0.5"] = ratio_of_sums([each.rate for each in seen[0.9]], [each.rate for each in seen[0.5]])
     curves = [Curve("measured", [(a, figures[f"speed_up_{a:g}"].value) for a in ALPHAS])]
     curves += [Curve("Eq. 1", [(a, speed_up(a, gamma, c)) for a in ALPHAS])] if c else []
     title = f"k = {gamma}, this machine" + (f", c = {c:.2f}" if c else "")

@@ -1,7 +1,7 @@
 """Speed-up by the length of the answer, at given acceptances: OSD's Table 8, on the machine that runs.
 
-Answers go on past their end tokens, so that all have the length that is asked for; what reading the prompt takes is left
-out, as llama.cpp tells it apart.
+Answers go on past their end tokens, so that all have the length that is asked for; what reading the prompt takes is
+left out, as llama.cpp tells it apart.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ def by_length(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     arms = {a: GivenAcceptance(pair, bench, texts, longest, a, GAMMA, whole=True) for a in ALPHAS}
     found = {}
     for length in [each for each in LENGTHS if each <= longest]:
-        tell = lambda what, length=length: bench.watch.at(f"answers of {length} tokens: {what}")  # type: ignore[misc]  # noqa: E731
-        found[length] = by_turns({0.0: alone, **arms}, prompts, tell, length)
+        found[length] = by_turns({0.0: alone, **arms}, prompts, bench.watch, f"answers of {length} tokens", length)
     return told(found)
 
 
@@ -56,12 +55,7 @@ def prefixes(prompts: Sequence[Tokens], length: int) -> list[Tokens]:
 
 def told(found: Answers) -> PaperFindings:
     """Compare lengths at each α, and what both bring."""
-    ratios = {
-        length: {
-            a: [one.later_rate / other.later_rate for one, other in zip(some[a], some[0.0], strict=True)] for a in ALPHAS
-        }
-        for length, some in found.items()
-    }  # fmt: skip
+    ratios = {n: {a: _ratios(some[a], some[0.0]) for a in ALPHAS} for n, some in found.items()}
     short, long = min(ratios), max(ratios)
     gains = {a: [b - s for s, b in zip(ratios[short][a], ratios[long][a], strict=True)] for a in ALPHAS}
     by_alpha = [b - s for s, b in zip(ratios[short][ALPHAS[0]], ratios[short][ALPHAS[-1]], strict=True)]
@@ -76,6 +70,10 @@ def told(found: Answers) -> PaperFindings:
     return PaperFindings(
         figures, {f"Speed-up, k = {GAMMA}, this machine": rows}, {"length": Picture("tokens", "speed-up", curves)}
     )
+
+
+def _ratios(some: Sequence[TimedAnswer], alone: Sequence[TimedAnswer]) -> list[float]:
+    return [one.later_rate / other.later_rate for one, other in zip(some, alone, strict=True)]
 
 
 BY_LENGTH = PaperExperiment(by_length, PaperSizes(2, 64, minutes=1), PaperSizes(2, 1024, minutes=15))

@@ -118,8 +118,7 @@ def compared(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
             DRAFT_OSD: TimedEngine(_with(pair, bench, small), bench.settings, sizes.tokens, gamma=GAMMA),
         }
         prompts: list[Tokens] = [encode(pair.tokenizer, text) for text in drafts.tests[kind]]
-        tell = lambda what, kind=kind: bench.watch.at(f"Medusa, {kind} traffic: {what}")  # type: ignore[misc]  # noqa: E731
-        seen[kind] = by_turns(arms, prompts, tell)
+        seen[kind] = by_turns(arms, prompts, bench.watch, f"Medusa, {kind} traffic")
     return told(seen, facts)
 
 
@@ -152,8 +151,9 @@ def told(seen: Seen, weights: Mapping[str, int]) -> PaperFindings:
     for name in (MEDUSA, MEDUSA_OSD, DRAFT_OSD):
         row: dict[str, Any] = {"draft": name, "weights": weights.get(name, weights[MEDUSA])}
         for kind, arms in seen.items():
-            row |= {f"speed-up, {kind}": str(mean_of(ratios_of(arms[name], arms[ALONE]))),
-                    f"tokens a round, {kind}": round(1 / mean_of([_per_token(a) for a in arms[name]]).value, 2)}  # fmt: skip
+            rounds = mean_of([_per_token(answer) for answer in arms[name]]).value
+            row |= {f"speed-up, {kind}": str(mean_of(ratios_of(arms[name], arms[ALONE])))}
+            row |= {f"tokens a round, {kind}": round(1 / rounds, 2)}
         rows.append(row)
     return PaperFindings(figures, {"Speed-up over the target alone, this machine": rows})
 

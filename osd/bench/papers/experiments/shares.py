@@ -18,9 +18,12 @@ from osd.bench.distil.texts import AnsweredSet, PromptSplit, TextTest, answered
 from osd.bench.papers.claims import PaperFigure, difference_of_shares, ratio_of_sums
 from osd.bench.papers.entry import PaperExperiment, PaperFindings, PapersBench, PaperSizes
 from osd.bench.papers.experiments.streams import drawn, online, served
+from osd.demo.runner.measure import FinishedRequest
 from osd.demo.runner.source import Segment
 from osd.models.pair import Pair, load_model, load_pair
 from osd.prompts import encode
+from storage.errors import BadInput
+from storage.records import RequestSamples
 from storage.sampling import GREEDY
 
 EPOCHS = 2
@@ -52,8 +55,8 @@ def against_shares(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
 
 
 def read_texts(bench: PapersBench, sizes: PaperSizes) -> list[ReadText]:
-    """Distil a draft for each data set and share, and let it read the served texts; what a stopped run has made is kept.
-    Raises TrainingFailed."""
+    """Distil a draft for each data set and share, and let it read the served texts; what a stopped run has made is
+    kept. Raises TrainingFailed, BadInput."""
     serve, found = bench.settings.serve, []
     pair = load_pair(bench.target, bench.draft, device=serve.device, dtype=serve.dtype)
     for segment in drawn(bench, sizes, 2 * sizes.texts, 0)[: SETS[bench.full]]:
@@ -65,7 +68,9 @@ def read_texts(bench: PapersBench, sizes: PaperSizes) -> list[ReadText]:
             bench.watch.at(f"distilling on {share:.0%} of {segment.name}")
             draft = _distilled(bench, pair, texts, max(1, round(share * sizes.texts)), folder)
             right[share] = test.accepted(load_model(draft, pair.device, serve.dtype))
-        found += _matched(bench, sizes, segment.name, texts, right)
+        found += matched([one for one in served(bench, sizes) if one.segment == segment.name], texts.test, right)
+    if not found:
+        raise BadInput(reason="What was served was served by an older osd; remove runs/online in the folder of --out.")
     return found
 
 
@@ -86,19 +91,17 @@ def _distilled(bench: PapersBench, pair: Pair, texts: AnsweredSet, requests: int
     return out
 
 
-def _matched(
-    bench: PapersBench, sizes: PaperSizes, name: str, texts: AnsweredSet, right: Mapping[float, Sequence[float]]
+def matched(
+    mine: Sequence[FinishedRequest], texts: Sequence[RequestSamples], right: Mapping[float, Sequence[float]]
 ) -> list[ReadText]:
-    """Return a data set's texts, each as it was served and as the drafts read it. One that is not the same text is left
-    out."""
-    mine = [one for one in served(bench, sizes) if one.segment == name]
-    index = {text.request_id: i for i, text in enumerate(texts.test)}
-    found = []
+    """Return a data set's requests, each as it was served and as the drafts read it. ``right``: by share, positions at
+    which a draft is right, text by text. One that is not the same text is left out."""
+    index, found = {text.request_id: i for i, text in enumerate(texts)}, []
     for place, one in enumerate(mine):
         i = index.get(f"prompt-{one.number - 1}")
-        if i is not None and len(texts.test[i]) == one.emitted:
+        if i is not None and len(texts[i]) == one.emitted:
             hits = {share: some[i] for share, some in right.items()}
-            found.append(ReadText(name, place / len(mine), one.emitted, one.hits("online"), hits))
+            found.append(ReadText(one.segment, place / len(mine), one.emitted, one.hits("online"), hits))
     return found
 
 
@@ -108,15 +111,16 @@ def told(texts: Sequence[ReadText]) -> tuple[dict[str, PaperFigure], dict[str, l
     begins, ends = [one for one in texts if one.place < 0.1], [one for one in texts if one.place >= 2 / 3]
     changed = [one for one in begins if one.data_set != first]
     back = [one for one in ends if one.data_set != first]
-    figures = {
-        "begin_minus_tenth": _gap([one for one in begins if one.data_set == first], 0.1),
-        "end_minus_tenth": _gap(ends, 0.1), "after_change_minus_30": _gap(changed, 0.3),
-        "end_minus_70": _gap(back, 0.7), "end_minus_100": _gap(back, 1.0),
+    gaps = {
+        "begin_minus_tenth": ([one for one in begins if one.data_set == first], 0.1), "end_minus_tenth": (ends, 0.1),
+        "after_change_minus_30": (changed, 0.3), "end_minus_70": (back, 0.7), "end_minus_100": (back, 1.0),
     }  # fmt: skip
+    figures = {name: _gap(some, share) for name, (some, share) in gaps.items() if some}
     rows = [
         {"texts": when, "while serving": str(_alpha([one.online for one in some], some))}
         | {f"{share:.0%}": str(_alpha([one.by_share[share] for one in some], some)) for share in texts[0].by_share}
         for when, some in (("first tenth", begins), ("last third", ends))
+        if some
     ]
     return figures, {"α, distilled beforehand on a share of as much data": rows}
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from osd.bench.contenders import Tokens, wait_for_compiled
 from osd.bench.harness.turns import shifted
+from osd.bench.harness.watch import Watch
 from osd.bench.papers.claims import PaperFigure, mean_of
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
@@ -73,15 +74,15 @@ def _answer(done: Completion, seconds: float, first_tokens: int, first_seconds: 
 
 
 def by_turns(
-    arms: Mapping[Arm, TimedEngine], prompts: Sequence[Tokens], tell: Callable[[str], object], tokens: int | None = None
+    arms: Mapping[Arm, TimedEngine], prompts: Sequence[Tokens], watch: Watch, told: str, tokens: int | None = None
 ) -> dict[Arm, list[TimedAnswer]]:
-    """Let every arm answer every prompt, prompt by prompt, after one that warms it up."""
+    """Let every arm answer every prompt, prompt by prompt, after one that warms it up. ``told``: what is measured."""
     wait_for_compiled()
     for arm in arms.values():
         arm.decode(prompts[0], tokens)
     found: dict[Arm, list[TimedAnswer]] = {name: [] for name in arms}
     for turn, prompt in enumerate(prompts):
-        tell(f"text {turn + 1} of {len(prompts)}")
+        watch.at(f"{told}: text {turn + 1} of {len(prompts)}")
         for name in shifted([*arms], turn):
             found[name].append(arms[name].decode(prompt, tokens))
     return found

@@ -1,8 +1,8 @@
 """Make-up of served traffic, as a whole and over time, by language and by topic: OSD's Figures 2 and 10.
 
 Prompts of all domains that ship with osd come in one stream, each domain's share rising and falling. The stream is
-served twice, with a route for each language and with one for each taught topic; a request's outcome keeps the route that
-it took, and so what the router took it for. That is held against what the prompts are.
+served twice, with a route for each language and with one for each taught topic; a request's outcome keeps the route
+that it took, and so what the router took it for. That is held against what the prompts are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from osd.bench.routes.traffic import TrafficItem, arrange
 from osd.demo.prompts import DOMAINS, prompts
 from osd.demo.runner.circle import own_settings
 from osd.engine.session import in_folder, serving
-from osd.models.pair import Pair, load_pair
+from osd.models.pair import Pair, load_pair, row_limit
 from osd.prompts import encode
 from storage.records import DEFAULT_DRAFT, Request, Route
 from storage.store import Store, open_store
@@ -58,11 +58,15 @@ def make_up(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
 def _streams(bench: PapersBench, sizes: PaperSizes) -> dict[str, list[RoutedPrompt]]:
     serve = bench.settings.serve
     pair = load_pair(bench.target, bench.draft, device=serve.device, dtype=serve.dtype)
-    found: dict[str, list[RoutedPrompt]] = {LANGUAGE: [], TOPIC: []}
+    longest, found = (
+        row_limit(pair, serve) - sizes.tokens,
+        {LANGUAGE: list[RoutedPrompt](), TOPIC: list[RoutedPrompt]()},
+    )
     for seed in range(sizes.seeds):
         drawn = {name: prompts(name, sizes.texts + TEACHING, bench.seed + seed) for name in DOMAINS}
         teaching = {name: some[:TEACHING] for name, some in drawn.items()}
         items = arrange({name: some[TEACHING:] for name, some in drawn.items()}, "gradual", bench.seed + seed)
+        items = [item for item in items if len(encode(pair.tokenizer, item.prompt)) <= longest]
         for trait, some in found.items():
             bench.watch.at(f"traffic by {trait}: stream {seed + 1} of {sizes.seeds}")
             some += _serve(bench, pair, items, trait, teaching, sizes.tokens)
@@ -82,7 +86,9 @@ def _serve(
             with serving(pair, settings, store) as engine:
                 routes = {done.request.id: done.outcomes[-1].route for done in engine.run(asked)}
     true = [language_of(item.domain) if trait == LANGUAGE else item.domain for item in items]
-    return [RoutedPrompt(name, routes[r.id], i / len(items)) for i, (name, r) in enumerate(zip(true, asked, strict=True))]
+    return [
+        RoutedPrompt(name, routes[r.id], i / len(items)) for i, (name, r) in enumerate(zip(true, asked, strict=True))
+    ]
 
 
 def _add_routes(store: Store, trait: str, teaching: Teaching) -> None:

@@ -17,11 +17,12 @@ from osd.bench.harness.prompts import texts_by_set
 from osd.bench.harness.watch import Watch
 from osd.bench.papers.bench import chosen
 from osd.bench.papers.entry import PaperExperiment, PapersBench, PaperSizes
-from osd.bench.papers.experiments import distilled, given_acceptance, heads, streams, subjects, trees, updates
+from osd.bench.papers.experiments import distilled, given_acceptance, heads, shares, streams, subjects, trees, updates
 from osd.bench.papers.experiments.given_acceptance import GivenAcceptance, known_answers
+from osd.bench.papers.experiments.shares import ReadText
+from osd.bench.papers.experiments.timing import TimedAnswer
 from osd.bench.routes.result import ArmResult, RoutedRequest
 from osd.bench.trees.methods import units_of
-from osd.bench.papers.experiments.timing import TimedAnswer
 from osd.demo.runner.measure import FinishedRequest
 from tests.osd.bench.papers.test_run import recorded
 from tests.support.models import prompts, random_pair
@@ -68,6 +69,10 @@ def finished(index: int, segment: str, online: float, frozen: float, offline: fl
     )
 
 
+def read(name: str, place: float, online: float, shares: float) -> ReadText:
+    return ReadText(name, place, 20, 20 * online, dict.fromkeys((0.1, 0.3, 0.7, 1.0), 20 * shares))
+
+
 def test_online_figures_are_of_each_sets_end(papers_bench: PapersBench) -> None:
     chance = np.random.default_rng(0)
     rise = [
@@ -75,8 +80,9 @@ def test_online_figures_are_of_each_sets_end(papers_bench: PapersBench) -> None:
         for name in ("sql", "arithmetic", "python")
         for i in range(60)
     ]
-    papers_bench.kept["online"] = rise
-    figures = require_figures(streams.ONLINE, papers_bench)
+    texts = [read(name, *rates) for name in ("sql", "python") for rates in ((0.0, 0.3, 0.4), (0.9, 0.7, 0.4))]
+    papers_bench.kept |= {"online": rise, "shares": texts}
+    figures = require_figures(shares.SHARES_OF_DATA, papers_bench)
     assert figures["online_minus_frozen"].value == pytest.approx(0.5, abs=0.02)
     assert figures["online_vs_offline"].value == pytest.approx(0.7 / 0.75, abs=0.02)
     assert figures["late_minus_early"].value > 0.3 and 25 <= figures["requests_to_recover"].value <= 60
