@@ -40,8 +40,9 @@ def routes(
     order: Annotated[
         str,
         typer.Option(
-            help="mixed: request by request. abrupt: one domain after another. gradual: each fades into the next.",
-            metavar="mixed|abrupt|gradual",
+            help="mixed: request by request. abrupt: one domain after another. gradual: each fades into the next. "
+            "linear: the first fades into the last from begin to end.",
+            metavar="mixed|abrupt|gradual|linear",
         ),
     ] = "mixed",
     arrival: ArrivalOption = "lockstep",

@@ -34,7 +34,7 @@ def arrange(domains: Domains, order: str, seed: int = 0) -> list[TrafficItem]:
     """Return all prompts of all domains, each domain's in its own order. Raises BadSetting for an unknown order.
 
     mixed: request by request. abrupt: one domain after another. gradual: each domain's share falls while the next one's
-    rises, so that two overlap at any time.
+    rises, so that two overlap at any time. linear: the same in a straight line from the first request to the last (A.8).
     """
     (order,) = choose([order], ORDERS, "--order")
     left = {name: iter(prompts) for name, prompts in domains.items()}
@@ -63,10 +63,24 @@ def _gradual(domains: Domains, chance: random.Random) -> list[str]:
     return [name for _, name in sorted(times)]
 
 
+def _linear(domains: Domains, chance: random.Random) -> list[str]:
+    """Let every domain's requests arrive around its own place on the way from the first request to the last, the first
+    domain's at the begin and the last one's at the end: of two domains, one's share falls in a straight line and the
+    other's rises."""
+    times: list[tuple[float, str]] = []
+    step = 1 / max(1, len(domains) - 1)
+    for place, (name, prompts) in enumerate(domains.items()):
+        middle = place * step
+        drawn = (abs(chance.triangular(middle - step, middle + step, middle)) for _ in prompts)
+        times += [(1 - abs(1 - time), name) for time in drawn]
+    return [name for _, name in sorted(times)]
+
+
 ORDERS: dict[str, Callable[[Domains, random.Random], list[str]]] = {
     "mixed": _mixed,
     "abrupt": _abrupt,
     "gradual": _gradual,
+    "linear": _linear,
 }
 
 

@@ -182,8 +182,9 @@ def forgetting(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
 
 
 def shifts(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
-    """OSD, Figure 11: acceptance right before and right after the middle of the stream, abrupt and gradual."""
-    dips: dict[str, list[float]] = {"abrupt": [], "gradual": []}
+    """OSD, Figure 11: acceptance right before and right after the middle of the stream, abrupt and gradual,
+    where the second set's share rises in a straight line."""
+    dips: dict[str, list[float]] = {"abrupt": [], "linear": []}
     rows, curves = [], []
     for seed, order in ((seed, order) for seed in range(sizes.seeds) for order in dips):
         seen = arms(bench, sizes, order, ("single",), seed)["single"].seen
@@ -194,7 +195,7 @@ def shifts(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
         if not seed:
             wide = [(float(i), alpha(seen[max(0, i - near) : i]).value) for i in range(1, len(seen) + 1)]
             curves.append(Curve(order, wide))
-    difference = [one - other for one, other in zip(dips["abrupt"], dips["gradual"], strict=True)]
+    difference = [one - other for one, other in zip(dips["abrupt"], dips["linear"], strict=True)]
     figures = {"abrupt_dip": mean_of(dips["abrupt"]), "abrupt_minus_gradual_dip": mean_of(difference)}
     return PaperFindings(figures, {"α around the change": rows}, {"shift": Picture("requests", "α", curves)})
 

@@ -110,7 +110,7 @@ def test_forgetting_and_shifts_have_errors_over_seeds(papers_bench: PapersBench)
     abrupt, gradual = ["sql"] * 40 + ["arithmetic"] * 40, ["sql", "arithmetic"] * 40
     for seed in range(2):
         rates = {"sql": 0.7, "arithmetic": 0.3}
-        for order, domains in (("abrupt", abrupt), ("gradual", gradual)):
+        for order, domains in (("abrupt", abrupt), ("linear", gradual)):
             papers_bench.kept[f"routes-{order}-12x20-s{seed}"] = {
                 "single": arm("single", domains, rates, 0.1 + 0.1 * seed)
             }
