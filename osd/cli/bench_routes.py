@@ -41,8 +41,9 @@ def routes(
         str,
         typer.Option(
             help="mixed: request by request. abrupt: one domain after another. gradual: each fades into the next. "
-            "linear: the first fades into the last from begin to end.",
-            metavar="mixed|abrupt|gradual|linear",
+            "linear: the first fades into the last from begin to end. apart: mixed, but "
+            "learned from the first alone in the first half, and from the others alone then.",
+            metavar="mixed|abrupt|gradual|linear|apart",
         ),
     ] = "mixed",
     arrival: ArrivalOption = "lockstep",

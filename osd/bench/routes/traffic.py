@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osd.bench.harness.prompts import choose
@@ -18,6 +18,7 @@ from storage.records import DEFAULT_DRAFT, Route
 from storage.store import Store
 from storage.versions.forks import fork
 
+APART = "apart"
 ARMS = ("single", "routed", "routed_lora")
 Domains = Mapping[str, Sequence[str]]
 
@@ -28,6 +29,8 @@ class TrafficItem:
 
     domain: str
     prompt: str
+    learn: bool = True
+    """Whether drafts may learn from it."""
 
 
 def arrange(domains: Domains, order: str, seed: int = 0) -> list[TrafficItem]:
@@ -35,10 +38,15 @@ def arrange(domains: Domains, order: str, seed: int = 0) -> list[TrafficItem]:
 
     mixed: request by request. abrupt: one domain after another. gradual: each domain's share falls while the next one's
     rises, so that two overlap at any time. linear: the same in a straight line from the first request to the last (A.8).
+    apart: as mixed, but drafts learn from the first domain alone in the first half, and from the others alone then (A.6).
     """
     (order,) = choose([order], ORDERS, "--order")
     left = {name: iter(prompts) for name, prompts in domains.items()}
-    return [TrafficItem(name, next(left[name])) for name in ORDERS[order](domains, random.Random(seed))]
+    items = [TrafficItem(name, next(left[name])) for name in ORDERS[order](domains, random.Random(seed))]
+    if order != APART:
+        return items
+    first, half = next(iter(domains)), len(items) // 2
+    return [replace(item, learn=(item.domain == first) == (place < half)) for place, item in enumerate(items)]
 
 
 def _mixed(domains: Domains, chance: random.Random) -> list[str]:
@@ -81,6 +89,7 @@ ORDERS: dict[str, Callable[[Domains, random.Random], list[str]]] = {
     "abrupt": _abrupt,
     "gradual": _gradual,
     "linear": _linear,
+    APART: _mixed,
 }
 
 

@@ -106,18 +106,28 @@ def test_routes_are_compared_domain_by_domain(papers_bench: PapersBench) -> None
     assert figures["least_gain_of_routes"].value == pytest.approx(0.1, abs=0.02)
 
 
-def test_forgetting_and_shifts_have_errors_over_seeds(papers_bench: PapersBench) -> None:
-    abrupt, gradual = ["sql"] * 40 + ["arithmetic"] * 40, ["sql", "arithmetic"] * 40
+def test_shifts_have_errors_over_seeds(papers_bench: PapersBench) -> None:
+    abrupt, linear = ["sql"] * 40 + ["arithmetic"] * 40, ["sql", "arithmetic"] * 40
     for seed in range(2):
         rates = {"sql": 0.7, "arithmetic": 0.3}
-        for order, domains in (("abrupt", abrupt), ("linear", gradual)):
-            papers_bench.kept[f"routes-{order}-12x20-s{seed}"] = {
-                "single": arm("single", domains, rates, 0.1 + 0.1 * seed)
-            }
-    assert require_figures(streams.FORGETTING, papers_bench)["forgotten"].value == pytest.approx(0.15)
+        for order, domains in (("abrupt", abrupt), ("linear", linear)):
+            papers_bench.kept[f"routes-{order}-12x20-s{seed}"] = {"single": arm("single", domains, rates)}
     figures = require_figures(streams.SHIFTS, papers_bench)
     assert figures["abrupt_dip"].value == pytest.approx(0.4, abs=0.02)
     assert figures["abrupt_minus_gradual_dip"].value == pytest.approx(0.4, abs=0.03)
+
+
+def test_a_mix_of_data_is_told_half_by_half(papers_bench: PapersBench) -> None:
+    mixed = ["sql", "arithmetic"] * 30
+    for seed in range(2):
+        early = arm("single", mixed, {"sql": 0.7, "arithmetic": 0.3})
+        early.seen[:20] = arm("single", mixed[:20], {"sql": 0.4, "arithmetic": 0.3}).seen
+        late = arm("single", mixed, {"sql": 0.6, "arithmetic": 0.5})
+        papers_bench.kept[f"routes-apart-12x20-s{seed}"] = {"single": ArmResult("single", early.seen + late.seen)}
+    figures = require_figures(streams.DATA_MIX, papers_bench)
+    assert figures["forgotten"].value == pytest.approx(0.1, abs=0.02) and figures["forgotten"].count == 20
+    assert figures["first_rises"].value == pytest.approx(0.3, abs=0.02)
+    assert figures["second_rises"].value == pytest.approx(0.2, abs=0.02)
 
 
 def unit_line(unit: Any) -> dict[str, Any]:

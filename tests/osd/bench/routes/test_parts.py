@@ -51,8 +51,16 @@ def test_a_linear_change_goes_in_a_straight_line() -> None:
     assert Counter(three[:20])["a"] >= 15 and Counter(three[80:100])["b"] >= 9 and Counter(three[-20:])["c"] >= 15
 
 
+def test_domains_that_are_learned_apart_are_served_mixed() -> None:
+    items = arrange(DOMAINS, "apart")
+    assert [item.domain for item in items] == [item.domain for item in arrange(DOMAINS, "mixed")]
+    assert {item.domain for item in items[:90] if item.learn} == {"a"}
+    assert {item.domain for item in items[90:] if item.learn} == {"b", "c"}
+    assert all(item.learn for item in arrange(DOMAINS, "mixed"))
+
+
 def test_an_order_or_an_arm_that_is_not_there_is_named() -> None:
-    with pytest.raises(BadSetting, match="'sideways' is none of mixed, abrupt, gradual, linear"):
+    with pytest.raises(BadSetting, match="'sideways' is none of mixed, abrupt, gradual, linear, apart"):
         arrange(DOMAINS, "sideways")
     with pytest.raises(BadSetting, match=f"'routd' is none of {', '.join(ARMS)}"):
         choose(["single", "routd"], ARMS, "--arms")
