@@ -37,8 +37,8 @@ def arrange(domains: Domains, order: str, seed: int = 0) -> list[TrafficItem]:
     """Return all prompts of all domains, each domain's in its own order. Raises BadSetting for an unknown order.
 
     mixed: request by request. abrupt: one domain after another. gradual: each domain's share falls while the next one's
-    rises, so that two overlap at any time. linear: the same in a straight line from the first request to the last (A.8).
-    apart: as mixed, but drafts learn from the first domain alone in the first half, and from the others alone then (A.6).
+    rises, so that two overlap at any time. linear: the same in a straight line from the first request to the last.
+    apart: as mixed, but drafts learn from the first domain alone in the first half, and from the others alone then.
     """
     (order,) = choose([order], ORDERS, "--order")
     left = {name: iter(prompts) for name, prompts in domains.items()}
