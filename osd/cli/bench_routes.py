@@ -40,8 +40,10 @@ def routes(
     order: Annotated[
         str,
         typer.Option(
-            help="mixed: request by request. abrupt: one domain after another. gradual: each fades into the next.",
-            metavar="mixed|abrupt|gradual",
+            help="mixed: request by request. abrupt: one domain after another. gradual: each fades into the next. "
+            "linear: the first fades into the last from begin to end. apart: mixed, but "
+            "learned from the first alone in the first half, and from the others alone then.",
+            metavar="mixed|abrupt|gradual|linear|apart",
         ),
     ] = "mixed",
     arrival: ArrivalOption = "lockstep",

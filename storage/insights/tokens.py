@@ -78,14 +78,19 @@ def tokens(before: JudgedPositions, after: JudgedPositions, top: int = TOP) -> l
     """
     for name, side in (("before", before), ("after", after)):
         _require(name, side)
+    return ranked(before, after, top)
+
+
+def ranked(before: JudgedPositions, after: JudgedPositions, top: int = TOP) -> list[TokenRow]:
+    """Return :func:`tokens` of positions that are known to be whole, also where a draft was never right."""
     size = 1 + max(int(column.max(initial=0)) for side in (before, after) for column in (side.drafted, side.emitted))
     one, other = _counted(before, size), _counted(after, size)
     appeared = one[2] + other[2]
-    ranked = np.argsort(-appeared, kind="stable")[:top]
-    ranked = ranked[appeared[ranked] > 0]
+    order = np.argsort(-appeared, kind="stable")[:top]
+    order = order[appeared[order] > 0]
     return [
         TokenRow(rank, int(token), TokenCounts(*map(int, one[:, token])), TokenCounts(*map(int, other[:, token])))
-        for rank, token in enumerate(ranked, start=1)
+        for rank, token in enumerate(order, start=1)
     ]
 
 

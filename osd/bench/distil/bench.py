@@ -18,6 +18,7 @@ from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
 from osd.demo.runner.process import command, environment, save_settings
 from osd.engine.session import in_folder
+from osd.models.model import Model
 from osd.models.pair import Pair, load_model
 from storage.errors import BadInput, TrainingFailed
 from storage.sampling import Sampling
@@ -138,16 +139,28 @@ class _Table:
         """Return the trainer's summary."""
         plan = self._plan
         settings = self._settings.changed(learn=job.arm.learn, storage={"directory": plan.out / "data"})
-        config = save_settings(settings, plan.out / "osd.toml")
-        asked: list[object] = ["--samples", self._answered.learn, "--draft", in_folder(self._pair.draft).name]
-        asked += ["--out", out, "--epochs", plan.epochs, "--config", config, "--json"]
+        asked: list[object] = []
         if job.arm.draws:
             drawn = plan.sampling(job.temperature)
             asked += ["--target", in_folder(self._pair.target).name, "--temperature", drawn.temperature]
             asked += ["--top-p", plan.top_p]
-        done = subprocess.run(command("distil", *asked), env=environment(), capture_output=True, text=True)
-        if done.returncode:
-            reason = "\n".join(done.stderr.splitlines()[-TAIL:])
-            raise TrainingFailed(run="(offline)", draft=str(job), reason=reason)
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        return distil_draft(settings, self._answered.learn, self._pair.draft, out, plan.epochs, *asked, told=str(job))
+
+
+def distil_draft(
+    settings: Settings, samples: Path, draft: Model, out: Path, epochs: int, *asked: object, told: str
+) -> dict[str, Any]:
+    """Distil a draft on a file of samples, in a process of the trainer, into ``out``, which must not be there; return
+    its summary. ``asked``: further options of `python -m trainer distil`; ``told``: what is distilled. Raises
+    TrainingFailed."""
+    config = save_settings(settings, out.parent / "osd.toml")
+    plain = ("--samples", samples, "--draft", in_folder(draft).name, "--out", out, "--epochs", epochs)
+    done = subprocess.run(
+        command("distil", *plain, "--config", config, "--json", *asked), env=environment(), capture_output=True,
+        text=True,
+    )  # fmt: skip
+    if done.returncode:
+        reason = "\n".join(done.stderr.splitlines()[-TAIL:])
+        raise TrainingFailed(run="(offline)", draft=told, reason=reason)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

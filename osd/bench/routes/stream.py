@@ -82,7 +82,9 @@ class ArmStream:
             except BadRequest as error:
                 self._refused(error)
                 continue
-            request = Request(tokens, self._setting.max_new_tokens, self._setting.sampling, text=item.prompt)
+            request = Request(
+                tokens, self._setting.max_new_tokens, self._setting.sampling, text=item.prompt, learn=item.learn
+            )  # fmt: skip
             self._items[request.id] = item
             yield request
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osd.bench.harness.prompts import choose
@@ -18,6 +18,7 @@ from storage.records import DEFAULT_DRAFT, Route
 from storage.store import Store
 from storage.versions.forks import fork
 
+APART = "apart"
 ARMS = ("single", "routed", "routed_lora")
 Domains = Mapping[str, Sequence[str]]
 
@@ -28,17 +29,24 @@ class TrafficItem:
 
     domain: str
     prompt: str
+    learn: bool = True
+    """Whether drafts may learn from it."""
 
 
 def arrange(domains: Domains, order: str, seed: int = 0) -> list[TrafficItem]:
     """Return all prompts of all domains, each domain's in its own order. Raises BadSetting for an unknown order.
 
     mixed: request by request. abrupt: one domain after another. gradual: each domain's share falls while the next one's
-    rises, so that two overlap at any time.
+    rises, so that two overlap at any time. linear: the same in a straight line from the first request to the last.
+    apart: as mixed, but drafts learn from the first domain alone in the first half, and from the others alone then.
     """
     (order,) = choose([order], ORDERS, "--order")
     left = {name: iter(prompts) for name, prompts in domains.items()}
-    return [TrafficItem(name, next(left[name])) for name in ORDERS[order](domains, random.Random(seed))]
+    items = [TrafficItem(name, next(left[name])) for name in ORDERS[order](domains, random.Random(seed))]
+    if order != APART:
+        return items
+    first, half = next(iter(domains)), len(items) // 2
+    return [replace(item, learn=(item.domain == first) == (place < half)) for place, item in enumerate(items)]
 
 
 def _mixed(domains: Domains, chance: random.Random) -> list[str]:
@@ -63,10 +71,25 @@ def _gradual(domains: Domains, chance: random.Random) -> list[str]:
     return [name for _, name in sorted(times)]
 
 
+def _linear(domains: Domains, chance: random.Random) -> list[str]:
+    """Let every domain's requests arrive around its own place on the way from the first request to the last, the first
+    domain's at the begin and the last one's at the end: of two domains, one's share falls in a straight line and the
+    other's rises."""
+    times: list[tuple[float, str]] = []
+    step = 1 / max(1, len(domains) - 1)
+    for place, (name, prompts) in enumerate(domains.items()):
+        middle = place * step
+        drawn = (abs(chance.triangular(middle - step, middle + step, middle)) for _ in prompts)
+        times += [(1 - abs(1 - time), name) for time in drawn]
+    return [name for _, name in sorted(times)]
+
+
 ORDERS: dict[str, Callable[[Domains, random.Random], list[str]]] = {
     "mixed": _mixed,
     "abrupt": _abrupt,
     "gradual": _gradual,
+    "linear": _linear,
+    APART: _mixed,
 }
 
 

@@ -65,6 +65,8 @@ class FinishedRequest:
     """The same as ``online_hits`` for the draft distilled offline on this segment, once there is one."""
     judged: int | None = None
     """Positions that ``online_hits`` are of; None: all of the output."""
+    number: int = 0
+    """Which of its segment's prompts it is, from 1."""
 
     def of(self, whose: Whose) -> int:
         """Positions that ``hits(whose)`` are of."""

@@ -81,6 +81,8 @@ class Stream:
         self._frozen = DraftReader(engine.pair.draft, engine.limit)
         self._target = TargetReader(engine.pair.target, engine.limit)
         self._version = engine.draft_version
+        self._numbers: dict[str, int] = {}
+        """Of requests in flight, which of their segment's prompts they are."""
         if isinstance(engine.drafting, BlendedDrafter):
             engine.drafting.watched = {}
 
@@ -100,7 +102,7 @@ class Stream:
                 trace.failures.append(f"{segment.name}, prompt {number}: {error}")
                 continue
             request = Request(tokens, self._max_new_tokens, self._sampling, route=segment.name)
-            trace.prompts[request.id] = text
+            trace.prompts[request.id], self._numbers[request.id] = text, number
             yield request
 
     def _serve(self, name: str, requests: Iterator[Request], trace: StreamTrace, watch: Watch) -> None:
@@ -154,6 +156,7 @@ class Stream:
                 rejections=sum(o.rejections for o in outcomes),
                 seconds=spent.seconds,
                 at=trace.seconds,
+                number=self._numbers.pop(completion.request.id),
             )
         )
         if p is None and self._check_every and index % self._check_every == 0:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from osd.bench.papers.catalogue.osd_figures import FIGURES, VICUNA
 from osd.bench.papers.claims import Claim
 from osd.bench.papers.entry import Paper, PaperEntry
-from osd.bench.papers.experiments import arithmetic, distilled, given_acceptance, streams, updates
-
-VICUNA = "Vicuna-7B with LLaMA-160M, k = 5, updates every 8 requests"
-GIVEN = "a drafter that replays the known text with errors at rate 1 − α after a real draft pass"
-TOKENS = "precision and recall by token, before and after learning, as an experiment (`osd stats rejections` has them)"
+from osd.bench.papers.experiments import (
+    arithmetic,
+    distilled,
+    distilled_drafts,
+    given_acceptance,
+    lengths,
+    medusa,
+    updates,
+)
 
 OSD = Paper(
     "osd", "Online Speculative Decoding", "Liu, Hu, Bailis, Cheung, Deng, Stoica, Zhang",
@@ -49,13 +54,47 @@ OSD = Paper(
             ),
             differs="Another c: that of the pair and machine, which the table of results tells.",
         ),
-        PaperEntry("Table 3", "Latency and speed-up on five sets, distilled drafts",
-                   "Vicuna-33B 2.17, 1.89, 1.92, 1.69, 1.51 × (Spider, Gsm8k, Alpaca, Code, Arena), Vicuna-7B 1.63, "
-                   "1.60, 1.47, 1.42, 1.36 ×.", planned="speed-up by segment of `osd bench online`"),
-        PaperEntry("Table 4", "OSD and Medusa",
-                   "Medusa-7B 1.34 × on Spider and 2.03 × on Arena; with OSD 2.01 and 2.38 ×; a draft with OSD 2.17 "
-                   "and "
-                   "1.51 ×.", planned="Medusa heads that learn while they serve"),
+        PaperEntry(
+            "Table 3", "Latency and speed-up on five sets, distilled drafts",
+            "Vicuna-33B 2.17, 1.89, 1.92, 1.69, 1.51 × (Spider, Gsm8k, Alpaca, Code, Arena), Vicuna-7B 1.63, 1.60, "
+            "1.47, 1.42, 1.36 ×.",
+            ran="A draft distilled on each data set (teacher sampling, forward KL, two epochs) decodes prompts of it "
+            "that it has not learned, k = 5; by turns with the draft as it was and with the target alone, on the "
+            "machine that runs.",
+            experiment=distilled_drafts.SPEEDS,
+            claims=(
+                Claim("It is faster than the target alone on every data set, by 1.36 × or more.", "least_speed_up",
+                      1.36),
+                Claim("It is 1.42 × as fast or faster on average.", "speed_up", 1.42),
+                Claim("Distillation makes speculation faster.", "after_vs_before", 1.0),
+            ),
+            differs="Another pair, of which Table 2's results tell c; in the paper c is 0.08 and "
+            "0.13.",
+        ),
+        PaperEntry(
+            "Table 4", "OSD and Medusa",
+            "Medusa-7B 1.34 × on Spider and 2.03 × on Arena, which is like what its heads were trained on; with OSD "
+            "2.01 and 2.38 ×; a draft with OSD 2.17 and 1.51 ×.",
+            ran="Four Medusa heads of random weights learn one data set while it is served (familiar traffic); then "
+            "they stay, or learn while that set or another one (new traffic) is served, an update every 8 requests; "
+            "the small draft learns in the same way. Other prompts of both sets by turns with the target alone: heads "
+            "as trees, the draft as chains of 5.",
+            experiment=medusa.MEDUSA_TABLE,
+            claims=(
+                Claim("Learning makes Medusa faster on new traffic (1.5 × there).", "osd_vs_medusa_new", 1.0,
+                      question="Medusa with and without learning?"),
+                Claim("It does so by a tenth or more.", "osd_vs_medusa_new", 1.1),
+                Claim("It makes it faster on familiar traffic, too.", "osd_vs_medusa_familiar", 1.0),
+                Claim("It saves a tenth or more of the rounds on new traffic, whatever machine runs.",
+                      "rounds_saved_new", 0.1),
+                Claim("On new traffic a draft with OSD is faster than Medusa with OSD.", "draft_vs_medusa_osd_new",
+                      1.0),
+                Claim("On familiar traffic Medusa, as it is, is faster than a draft with OSD.",
+                      "medusa_vs_draft_familiar", 1.0),
+            ),
+            differs="Heads began at random, and familiar traffic is the second data set, a few hundred answers, where "
+            "Medusa-v1's heads learned ShareGPT; all of a head learns, not its linear layer alone.",
+        ),
         PaperEntry(
             "Table 5", "Bytes of weights that are read for 128 tokens",
             "LLaMA-160M (0.32 GB) and Vicuna-7B (14 GB): 1792 GB without speculation, 1320 with (1.4 tokens a pass), "
@@ -68,8 +107,18 @@ OSD = Paper(
                       at_most=0.5),
             ),
         ),
-        PaperEntry("Table 6", "Tokens that improve the most", "SELECT, FROM, WHERE, COUNT on Spider; >>, << and = on "
-                   "Gsm8k; python, def and import on Code; This, provides, depends on Alpaca.", planned=TOKENS),
+        PaperEntry(
+            "Table 6", "Tokens that improve the most",
+            "SELECT, FROM, WHERE, COUNT on Spider; >>, << and = on Gsm8k; python, def and import on Code; This, "
+            "provides, depends on Alpaca: they align with the data.",
+            ran="The distilled drafts of Table 3 read the target's answers to prompts that they have not learned; "
+            "gains of the 100 most frequent tokens, the fifteen best of each data set.",
+            experiment=distilled_drafts.TOKENS,
+            claims=(
+                Claim("Tokens that gain most are a data set's own: half of its fifteen best by recall, or more, are "
+                      "not among another set's.", "own_tokens_among_best", 0.5),
+            ),
+        ),
         PaperEntry(
             "Table 7", "Measured and theoretical speed-up",
             "One A100-80G, k = 8: theory 1.31 to 3.12 × (c = 0.08) and 0.98 to 3.00 × (c = 0.13), measured 1.28 to "
@@ -84,10 +133,21 @@ OSD = Paper(
             ),
             differs="Nothing is timed here.",
         ),
-        PaperEntry("Table 8", "Length of the answer and speed-up",
-                   "Vicuna-7B, LLaMA-160M, prefix 512, k = 5: 1.22 to 1.29 × at α = 0.5, 2.40 to 2.70 × at α = 0.9, "
-                   "from "
-                   "16 to 2048 tokens.", planned=GIVEN),
+        PaperEntry(
+            "Table 8", "Length of the answer and speed-up",
+            "Vicuna-7B, LLaMA-160M, prefix 512, k = 5: 1.22 to 1.29 × at α = 0.5, 2.40 to 2.70 × at α = 0.9, from 16 "
+            "to 2048 tokens: it rises with the length at each α, and more with α.",
+            ran="As Table 2 with k = 5, prompts of 512 tokens (small: 48) and answers of 16 to 1024 tokens (small: "
+            "64), which go on past end tokens; time from the first tokens on, so that reading the prompt is left out.",
+            experiment=lengths.BY_LENGTH,
+            claims=(
+                Claim("The longest answers gain more than the shortest, on average over α.", "gain_of_length", 0.0),
+                Claim("They do at each α.", "least_gain_of_length", 0.0),
+                Claim("α matters more: from 0.5 to 0.9 it brings more than the length does.",
+                      "gain_of_alpha_less_that_of_length", 0.0),
+            ),
+            differs="1024 tokens at most: 512 and 2048 are more positions than the reference target has.",
+        ),
         PaperEntry(
             "Table 9", "Time of an update beside inference (A.9.2; its caption repeats Table 8's)",
             "A100-80G: eight target forwards of 128 tokens 24.96 s, an update 0.12 s, 208 times less (160M, 7B); 55.12 "
@@ -101,104 +161,7 @@ OSD = Paper(
             ),
             differs="On a CPU a pass over many tokens is not as cheap, beside one over few, as on a GPU.",
         ),
-        PaperEntry("Figure 1", "Overview", "A diagram.", not_reproduced="a diagram of the method; "
-                   "[architecture.md](architecture.md) has ours"),
-        PaperEntry("Figure 2", "Languages and topics in Arena", "Shares of languages other than English, and of "
-                                                                "topics.",
-                   planned="make-up of served traffic: language and topic kept in outcomes"),
-        PaperEntry(
-            "Figure 3", "Online acceptance over requests, against drafts distilled offline",
-            f"{VICUNA}: OSD starts lower than a draft distilled on a tenth of the data, rises swiftly, and comes up to "
-            "the draft distilled on all of it.",
-            ran="`osd bench online`: data sets one after another, an update every 8 requests that is waited for, the "
-            "draft alone; then a draft distilled for two epochs on each set. Figures are of each set's last third.",
-            experiment=streams.ONLINE,
-            claims=(
-                Claim("Online learning raises acceptance by 0.1 or more (0.1 to 0.65 there).", "online_minus_frozen",
-                      0.1),
-                Claim("It comes up to the draft distilled offline on all of the data: 95 % of it or more.",
-                      "online_vs_offline", 0.95, question="Is online as good as offline?"),
-            ),
-            differs="No draft that was distilled on a tenth; data sets share one stream.",
-        ),
-        PaperEntry(
-            "Figure 4", "Distribution shift: four sets one after another",
-            f"{VICUNA}, 2,000 prompts of each set: α dips where the set changes and comes back quickly, like a draft "
-            "distilled on 70 to 100 % of the set.",
-            ran="As Figure 3: every set but the first.",
-            experiment=streams.ONLINE,
-            claims=(
-                Claim("α dips where the set changes: a set's first tenth is below its end.", "late_minus_early", 0.0),
-                Claim("It is back, at 90 % of where it ends, within 150 requests.", "requests_to_recover", at_most=150,
-                      question="How fast after a change?"),
-                Claim("It comes up to the draft distilled on all of the set: 95 % of it or more.", "online_vs_offline",
-                      0.95),
-            ),
-            differs="No drafts that were distilled on 30, 50 and 70 %.",
-        ),
-        PaperEntry(
-            "Figure 5", "Arena by language and by topic",
-            f"{VICUNA}: + 0.1 to 0.2 for every language with fewer than 2,000 requests; above 0.6 in every topic.",
-            ran="`osd bench routes`: mixed traffic of all data sets, a draft for each, found by topic; against the "
-            "frozen draft on the same texts, last third of each.",
-            experiment=streams.ROUTED,
-            claims=(
-                Claim("Acceptance rises by 0.1 or more in every domain.", "least_gain_of_learning", 0.1),
-                Claim("It comes above 0.6 in every domain.", "least_alpha", 0.6),
-            ),
-            differs="The data sets' domains in place of Arena's languages and topics.",
-        ),
-        PaperEntry(
-            "Figure 6", "One draft against a draft for each topic", f"{VICUNA}: + 0.1 to 0.2 in every topic.",
-            ran="As Figure 5, against a single draft that learns from the same traffic.",
-            experiment=streams.ROUTED,
-            claims=(
-                Claim("A draft for each domain is better than one, in every domain.", "least_gain_of_routes", 0.0),
-                Claim("The gain is 0.1 or more on average.", "gain_of_routes", 0.1),
-            ),
-        ),
-        PaperEntry("Figure 7", "Precision and recall of frequent tokens",
-                   "Spider: both rise for the 100 most frequent tokens, which are 72.2 % of all.", planned=TOKENS),
-        PaperEntry(
-            "Figure 8", "Speed-up over α", "Computed: a slow-down for small α; the curve is superlinear, doubling α "
-            "more "
-            "than doubles the speed-up.",
-            ran="Eq. 1 over α from 0.05 to 0.95 for c = 0.05, 0.1, 0.2 and k = 5, 8.",
-            experiment=arithmetic.SPEED_UP_SURFACE,
-            claims=(
-                Claim("At a small α (0.1) speculation slows down for each c and k.", "speed_up_at_alpha_0.1",
-                      at_most=1.0),
-                Claim("Doubling α more than doubles the speed-up somewhere.", "most_gain_of_doubling", 2.0),
-                Claim("It does so everywhere.", "least_gain_of_doubling", 2.0),
-            ),
-        ),
-        PaperEntry(
-            "Figure 9", "Data mix: does the draft forget? (A.6)",
-            f"{VICUNA}, Gsm8k and Alpaca mixed, updates from Gsm8k for 2,000 requests, then from Alpaca: Gsm8k's α "
-            "stays "
-            "when Alpaca's rises.",
-            ran="`osd bench routes --order abrupt`, one draft, two data sets: the first one's last texts, read again "
-            "after the second. Errors over seeds.",
-            experiment=streams.FORGETTING,
-            claims=(Claim("The draft forgets nothing: at most 0.02 of its acceptance.", "forgotten", at_most=0.02,
-                          question="Does one draft forget?"),),
-            differs="The first set's texts are not served while the second is learned, they are read again.",
-        ),
-        PaperEntry("Figure 10", "Languages and topics over time", "Ten stretches of four months.",
-                   planned="make-up of served traffic: language and topic kept in outcomes"),
-        PaperEntry(
-            "Figure 11", "Abrupt and gradual shift (A.8)",
-            f"{VICUNA}, Gsm8k to Spider: an abrupt change dips and recovers quickly, a gradual one hardly dips.",
-            ran="`osd bench routes`, one draft, two data sets, abrupt and gradual: acceptance of an eighth of the "
-                "stream "
-            "before its middle less that of an eighth after. Errors over seeds.",
-            experiment=streams.SHIFTS,
-            claims=(
-                Claim("Acceptance dips at an abrupt change.", "abrupt_dip", 0.0),
-                Claim("It dips less at a gradual one.", "abrupt_minus_gradual_dip", 0.0),
-            ),
-            differs="The blend is by overlapping triangles, not the paper's straight line.",
-        ),
+        *FIGURES,
         PaperEntry(
             "Distances", "Forward KL, reverse KL, JSD (section 5.1)",
             f"{VICUNA}: reverse KL and JSD parallel or underperform forward KL.",

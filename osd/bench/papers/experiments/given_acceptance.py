@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from osd.bench.contenders import Contender, Tokens, osd_contender, wait_for_compiled
+from osd.bench.contenders import Contender, Tokens, osd_contender
 from osd.bench.harness.prompts import tokens_by_set
-from osd.bench.harness.turns import shifted
-from osd.bench.papers.claims import PaperFigure, mean_of, ratio_of_sums
+from osd.bench.papers.claims import PaperFigure, ratio_of_sums
 from osd.bench.papers.entry import Curve, PaperExperiment, PaperFindings, PapersBench, PaperSizes, Picture
 from osd.bench.papers.experiments.arithmetic import speed_up
+from osd.bench.papers.experiments.timing import TimedAnswer, TimedEngine, by_turns, speed_up_of
 from osd.drafters.chain_override import PassSignals
-from osd.engine.engine import Engine
 from osd.models.pair import Pair, load_pair, row_limit
 from osd.sequence import SequenceState
-from storage.records import DEFAULT_DRAFT, Request
+from storage.records import DEFAULT_DRAFT
 
 ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9)
 GAMMA = 8
@@ -61,7 +59,7 @@ class KnownText:
         return torch.tensor(tokens, device=chosen.device, dtype=chosen.dtype), signals
 
 
-class GivenAcceptance:
+class GivenAcceptance(TimedEngine):
     """Decodes prompts whose answers are known, at one α and γ."""
 
     def __init__(
@@ -72,21 +70,13 @@ class GivenAcceptance:
         tokens: int,
         alpha: float,
         gamma: int,
+        *,
+        whole: bool = False,
     ) -> None:
-        """``tokens``: of an answer at most."""
-        rule = {"rule": "fixed", "initial": gamma, "max": max(gamma, 1), "routes": {}}
-        own = bench.settings.changed(serve={"max_batch": 1, "record": "off"}, gamma=rule, drafters={"kind": "causal"})
-        self.engine, self._tokens = Engine(pair, own), tokens
+        """``tokens``: of an answer at most; ``whole``: whether answers go on past end tokens."""
+        super().__init__(pair, bench.settings, tokens, gamma=gamma, whole=whole)
         chance, vocabulary = random.Random(bench.seed), int(pair.target.module.config.vocab_size)
         self.engine.drafter.second = lambda rows, _: KnownText(rows, texts, alpha, chance, vocabulary)
-
-    def decode(self, prompt: Tokens) -> dict[str, Any]:
-        """Return tokens a second, counts and the text of one answer."""
-        (done,) = self.engine.run([Request(prompt, max_new_tokens=self._tokens)])
-        accepted = sum(each.accepted for each in done.rounds)
-        rejected = sum(each.accepted < each.drafted for each in done.rounds)
-        rate = len(done.tokens) / done.seconds
-        return {"rate": rate, "tokens": done.tokens, "accepted": accepted, "rejected": rejected}
 
 
 def pair_and_prompts(bench: PapersBench, sizes: PaperSizes) -> tuple[Pair, list[Tokens]]:
@@ -115,35 +105,22 @@ def speeds(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     c that is measured: by turns, prompt by prompt."""
     pair, prompts = pair_and_prompts(bench, sizes)
     texts = known_answers(pair, bench, prompts, sizes.tokens)
-    wait_for_compiled()
     arms = {a: GivenAcceptance(pair, bench, texts, sizes.tokens, a, GAMMA) for a in ALPHAS}
     alone = GivenAcceptance(pair, bench, texts, sizes.tokens, 1.0, 0)
-    rates: dict[float, list[float]] = {a: [] for a in (0.0, *ALPHAS)}
-    for arm in (*arms.values(), alone):
-        arm.decode(prompts[0])  # warm
-    seen: dict[float, list[dict[str, Any]]] = {a: [] for a in ALPHAS}
-    for turn, prompt in enumerate(prompts):
-        bench.watch.at(f"speed at a given acceptance: text {turn + 1} of {len(prompts)}")
-        for a in shifted((0.0, *ALPHAS), turn):
-            done = (arms[a] if a else alone).decode(prompt)
-            rates[a].append(done["rate"])
-            if a:
-                seen[a].append(done)
+    seen = by_turns({0.0: alone, **arms}, prompts, bench.watch, "speed at a given acceptance")
     draft_ms = arms[0.9].engine.pass_costs.draft_ms(DEFAULT_DRAFT)
     target_ms = alone.engine.pass_costs.verify_ms(1)
-    return _told(rates, seen, draft_ms / target_ms if draft_ms and target_ms else None)
+    return _told(seen, draft_ms / target_ms if draft_ms and target_ms else None)
 
 
-def _told(
-    rates: Mapping[float, list[float]], seen: Mapping[float, list[dict[str, Any]]], c: float | None
-) -> PaperFindings:
-    """Return figures; ``c``: milliseconds of a draft pass ÷ of a target pass, None where they were not timed."""
+def _told(seen: Mapping[float, Sequence[TimedAnswer]], c: float | None) -> PaperFindings:
+    """Return figures; ``seen``: answers by α, 0 for the target alone; ``c``: milliseconds of a draft pass ÷ of a target
+    pass, None where they were not timed."""
     gamma = GAMMA
     figures, rows, of_theory = {}, [], []
     for a in ALPHAS:
-        ratios = [one / other for one, other in zip(rates[a], rates[0.0], strict=True)]
-        found = figures[f"speed_up_{a:g}"] = mean_of(ratios)
-        accepted, rejected = (sum(each[name] for each in seen[a]) for name in ("accepted", "rejected"))
+        found = figures[f"speed_up_{a:g}"] = speed_up_of(seen[a], seen[0.0])
+        accepted, rejected = sum(each.accepted for each in seen[a]), sum(each.rejected for each in seen[a])
         expected = speed_up(a, gamma, c) if c else None
         rows.append({"α": a, "α as counted": accepted / max(1, accepted + rejected), "speed-up": str(found),
                      "Eq. 1": expected})  # fmt: skip
@@ -152,7 +129,7 @@ def _told(
             of_theory.append(PaperFigure(found.value / expected, error, found.count))
     if of_theory:
         figures["least_of_eq_1"] = min(of_theory, key=lambda each: each.value)
-    figures["speed_at_0.9_vs_0.5"] = ratio_of_sums(rates[0.9], rates[0.5])
+    figures["speed_at_0.9_vs_0.5"] = ratio_of_sums([each.rate for each in seen[0.9]], [each.rate for each in seen[0.5]])
     curves = [Curve("measured", [(a, figures[f"speed_up_{a:g}"].value) for a in ALPHAS])]
     curves += [Curve("Eq. 1", [(a, speed_up(a, gamma, c)) for a in ALPHAS])] if c else []
     title = f"k = {gamma}, this machine" + (f", c = {c:.2f}" if c else "")

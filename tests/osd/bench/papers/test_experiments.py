@@ -17,8 +17,10 @@ from osd.bench.harness.prompts import texts_by_set
 from osd.bench.harness.watch import Watch
 from osd.bench.papers.bench import chosen
 from osd.bench.papers.entry import PaperExperiment, PapersBench, PaperSizes
-from osd.bench.papers.experiments import distilled, given_acceptance, heads, streams, subjects, trees, updates
+from osd.bench.papers.experiments import distilled, given_acceptance, heads, shares, streams, subjects, trees, updates
 from osd.bench.papers.experiments.given_acceptance import GivenAcceptance, known_answers
+from osd.bench.papers.experiments.shares import ReadText
+from osd.bench.papers.experiments.timing import TimedAnswer
 from osd.bench.routes.result import ArmResult, RoutedRequest
 from osd.bench.trees.methods import units_of
 from osd.demo.runner.measure import FinishedRequest
@@ -50,8 +52,8 @@ def test_a_given_acceptance_is_what_is_accepted_and_the_text_is_the_targets(
     texts = known_answers(pair, papers_bench, asked, 20)
     for prompt in asked:
         done = GivenAcceptance(pair, papers_bench, texts, 20, alpha, 4).decode(prompt)
-        assert list(done["tokens"]) == texts[prompt]
-        assert (done["rejected"] == 0) is accepted and (done["accepted"] > 0) is accepted
+        assert list(done.tokens) == texts[prompt]
+        assert (done.rejected == 0) is accepted and (done.accepted > 0) is accepted
 
 
 def test_a_step_changes_a_copy_of_the_draft() -> None:
@@ -67,6 +69,10 @@ def finished(index: int, segment: str, online: float, frozen: float, offline: fl
     )
 
 
+def read(name: str, place: float, online: float, shares: float) -> ReadText:
+    return ReadText(name, place, 20, 20 * online, dict.fromkeys((0.1, 0.3, 0.7, 1.0), 20 * shares))
+
+
 def test_online_figures_are_of_each_sets_end(papers_bench: PapersBench) -> None:
     chance = np.random.default_rng(0)
     rise = [
@@ -74,8 +80,9 @@ def test_online_figures_are_of_each_sets_end(papers_bench: PapersBench) -> None:
         for name in ("sql", "arithmetic", "python")
         for i in range(60)
     ]
-    papers_bench.kept["online"] = rise
-    figures = require_figures(streams.ONLINE, papers_bench)
+    texts = [read(name, *rates) for name in ("sql", "python") for rates in ((0.0, 0.3, 0.4), (0.9, 0.7, 0.4))]
+    papers_bench.kept |= {"online": rise, "shares": texts}
+    figures = require_figures(shares.SHARES_OF_DATA, papers_bench)
     assert figures["online_minus_frozen"].value == pytest.approx(0.5, abs=0.02)
     assert figures["online_vs_offline"].value == pytest.approx(0.7 / 0.75, abs=0.02)
     assert figures["late_minus_early"].value > 0.3 and 25 <= figures["requests_to_recover"].value <= 60
@@ -99,18 +106,28 @@ def test_routes_are_compared_domain_by_domain(papers_bench: PapersBench) -> None
     assert figures["least_gain_of_routes"].value == pytest.approx(0.1, abs=0.02)
 
 
-def test_forgetting_and_shifts_have_errors_over_seeds(papers_bench: PapersBench) -> None:
-    abrupt, gradual = ["sql"] * 40 + ["arithmetic"] * 40, ["sql", "arithmetic"] * 40
+def test_shifts_have_errors_over_seeds(papers_bench: PapersBench) -> None:
+    abrupt, linear = ["sql"] * 40 + ["arithmetic"] * 40, ["sql", "arithmetic"] * 40
     for seed in range(2):
         rates = {"sql": 0.7, "arithmetic": 0.3}
-        for order, domains in (("abrupt", abrupt), ("gradual", gradual)):
-            papers_bench.kept[f"routes-{order}-12x20-s{seed}"] = {
-                "single": arm("single", domains, rates, 0.1 + 0.1 * seed)
-            }
-    assert require_figures(streams.FORGETTING, papers_bench)["forgotten"].value == pytest.approx(0.15)
+        for order, domains in (("abrupt", abrupt), ("linear", linear)):
+            papers_bench.kept[f"routes-{order}-12x20-s{seed}"] = {"single": arm("single", domains, rates)}
     figures = require_figures(streams.SHIFTS, papers_bench)
     assert figures["abrupt_dip"].value == pytest.approx(0.4, abs=0.02)
     assert figures["abrupt_minus_gradual_dip"].value == pytest.approx(0.4, abs=0.03)
+
+
+def test_a_mix_of_data_is_told_half_by_half(papers_bench: PapersBench) -> None:
+    mixed = ["sql", "arithmetic"] * 30
+    for seed in range(2):
+        early = arm("single", mixed, {"sql": 0.7, "arithmetic": 0.3})
+        early.seen[:20] = arm("single", mixed[:20], {"sql": 0.4, "arithmetic": 0.3}).seen
+        late = arm("single", mixed, {"sql": 0.6, "arithmetic": 0.5})
+        papers_bench.kept[f"routes-apart-12x20-s{seed}"] = {"single": ArmResult("single", early.seen + late.seen)}
+    figures = require_figures(streams.DATA_MIX, papers_bench)
+    assert figures["forgotten"].value == pytest.approx(0.1, abs=0.02) and figures["forgotten"].count == 20
+    assert figures["first_rises"].value == pytest.approx(0.3, abs=0.02)
+    assert figures["second_rises"].value == pytest.approx(0.2, abs=0.02)
 
 
 def unit_line(unit: Any) -> dict[str, Any]:
@@ -161,13 +178,17 @@ def test_other_prompts_are_not_those_that_are_measured(papers_bench: PapersBench
     assert not any(set(measured[name]) & set(others[name]) for name in others)
 
 
+def timed(rate: float, accepted: int = 50) -> TimedAnswer:
+    return TimedAnswer((0,) * 20, 20 / rate, accepted, 10, 15)
+
+
 def test_given_acceptance_is_told_beside_eq_1() -> None:
     rates = {0.0: [100.0, 110.0, 90.0]} | {a: [100 * a * 2, 110 * a * 2, 90 * a * 2] for a in given_acceptance.ALPHAS}
-    seen = {a: [{"accepted": 50, "rejected": 10}] for a in given_acceptance.ALPHAS}
-    figures = given_acceptance._told(rates, seen, 0.1).figures
+    seen = {a: [timed(rate) for rate in some] for a, some in rates.items()}
+    figures = given_acceptance._told(seen, 0.1).figures
     assert figures["speed_up_0.9"].value == pytest.approx(1.8) and figures["speed_up_0.9"].error == pytest.approx(0)
     assert figures["speed_at_0.9_vs_0.5"].value == pytest.approx(1.8) and "least_of_eq_1" in figures
-    assert "least_of_eq_1" not in given_acceptance._told(rates, seen, None).figures
+    assert "least_of_eq_1" not in given_acceptance._told(seen, None).figures
 
 
 def test_drafts_of_table_1_are_compared_on_the_same_texts(papers_bench: PapersBench) -> None:

@@ -42,8 +42,25 @@ def test_gradual_traffic_fades_from_one_domain_into_the_next() -> None:
     assert Counter(names[-20:])["c"] >= 18
 
 
+def test_a_linear_change_goes_in_a_straight_line() -> None:
+    two = {name: [f"{name} {i}" for i in range(1000)] for name in ("a", "b")}
+    names = [item.domain for item in arrange(two, "linear")]
+    shares = [names[i : i + 200].count("b") / 200 for i in range(0, 2000, 200)]
+    assert all(abs(share - (place + 0.5) / 10) < 0.12 for place, share in enumerate(shares))
+    three = [item.domain for item in arrange(DOMAINS, "linear")]
+    assert Counter(three[:20])["a"] >= 15 and Counter(three[80:100])["b"] >= 9 and Counter(three[-20:])["c"] >= 15
+
+
+def test_domains_that_are_learned_apart_are_served_mixed() -> None:
+    items = arrange(DOMAINS, "apart")
+    assert [item.domain for item in items] == [item.domain for item in arrange(DOMAINS, "mixed")]
+    assert {item.domain for item in items[:90] if item.learn} == {"a"}
+    assert {item.domain for item in items[90:] if item.learn} == {"b", "c"}
+    assert all(item.learn for item in arrange(DOMAINS, "mixed"))
+
+
 def test_an_order_or_an_arm_that_is_not_there_is_named() -> None:
-    with pytest.raises(BadSetting, match="'sideways' is none of mixed, abrupt, gradual"):
+    with pytest.raises(BadSetting, match="'sideways' is none of mixed, abrupt, gradual, linear, apart"):
         arrange(DOMAINS, "sideways")
     with pytest.raises(BadSetting, match=f"'routd' is none of {', '.join(ARMS)}"):
         choose(["single", "routd"], ARMS, "--arms")
