@@ -20,8 +20,8 @@ PROBED = ((4, 0.0), (1, 2.0))
 TOLERANCE = 0.1
 """By which a log-probability may differ between them: kernels of half precision differ by less."""
 COUNTERS = "vllm:spec_decode_num_"
-SINGLE = "draft_model"
-"""The method whose drafts osd trains today."""
+METHODS = ("draft_model", "eagle", "eagle3", "medusa")
+"""The methods whose drafts osd trains."""
 
 
 class VllmEngine(HttpEngine):
@@ -108,8 +108,8 @@ def wrong_with(found: Mapping[str, Any]) -> str | None:
     speculation, target, mode = found["speculation"], found["target"], found["logprobs_mode"]
     if speculation is None:
         return "it runs without speculation; start it with --speculative-config"
-    if speculation["method"] != SINGLE:
-        return f"it drafts by {speculation['method']!r}, and osd trains drafts of the method {SINGLE!r}"
+    if speculation["method"] not in METHODS:
+        return f"it drafts by {speculation['method']!r}, and osd trains drafts of the methods {', '.join(METHODS)}"
     if mode != "raw_logprobs":
         return f"its log-probabilities are {mode}; start it with --logprobs-mode raw_logprobs"
     if found["spec_decode_metrics"] != "detailed":
