@@ -34,7 +34,7 @@ from tests.integration.vllm.conftest import (
 from tests.integration.vllm.heads import GAMMA, Steps, alone, for_engines, osd_steps, settings_for, teach
 
 pytestmark = pytest.mark.vllm
-TAUGHT, TRIED = 120, 32
+TAUGHT, TRIED = 80, 16
 UNTRACKED = ("--model-loader-extra-config", '{"enable_weights_track": false}')
 """vLLM 0.32 takes the vocabulary of Medusa heads, and then misses it among what it has loaded."""
 
