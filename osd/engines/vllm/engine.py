@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from osd.engines.base import EngineError, EngineFacts, EngineRefused, EngineUnsuited, RankVersion, Schedule
 from osd.engines.http import HttpEngine, detail
 from osd.models.model_digest import digest_of
+from storage.versions.feature_kinds import FEATURE_KINDS
 
 T = TypeVar("T")
 COMPLETIONS = "/v1/completions"
@@ -20,8 +21,9 @@ PROBED = ((4, 0.0), (1, 2.0))
 TOLERANCE = 0.1
 """By which a log-probability may differ between them: kernels of half precision differ by less."""
 COUNTERS = "vllm:spec_decode_num_"
-METHODS = ("draft_model", "eagle", "eagle3", "medusa")
-"""The methods whose drafts osd trains."""
+DRAFT_MODEL = "draft_model"
+METHODS = (DRAFT_MODEL, *FEATURE_KINDS)
+"""The methods whose drafts osd trains; those of feature drafts have the names of their kinds."""
 
 
 class VllmEngine(HttpEngine):

@@ -112,7 +112,7 @@ def eagle(python: Path, folder: Path, plugin: str) -> Iterator[Serving]:
 
 def test_a_head_of_random_weights_learns_from_what_vllm_answers(eagle: Serving) -> None:
     learn = {"teacher": "recompute", "epochs": 2, "batch_positions": 256, "replay_requests": 160}
-    asked, more = some_prompts("sql", 160), some_prompts("sql", 32, skip=160)
+    asked, more = some_prompts("sql", 160), some_prompts("sql", 24, skip=160)
     before = ids_of(eagle.ask(more))
     with home_of(eagle, "heads", learn) as home:
         done = home.osd("engines", "add", eagle.url, "--draft", "heads")
