@@ -102,8 +102,8 @@ def new(
     """Make a draft for a target that has none, as number 0 of its line: `osd serve --draft NAME` starts with it.
 
     A small draft's layers are evenly spaced ones of the target's, the first and the last among them. medusa, eagle and
-    eagle3 read the hidden states of the target's pass, with its embeddings and output layer. All guess badly until they
-    have learned from traffic.
+    eagle3 read the hidden states of the target's pass, with its embeddings and output layer; where
+    learn.draft_vocabulary is set they propose so many tokens. All guess badly until they have learned from traffic.
 
     Example: `osd drafts new default --kind small --target ./target`
     """
@@ -120,7 +120,8 @@ def new(
         if kind == "small":
             version = new_small_draft(store, draft, target, layers)
         else:
-            version = new_feature_version(store, draft, target, kind, heads)
+            tokens = here.settings.learn.draft_vocabulary
+            version = new_feature_version(store, draft, target, kind, heads, tokens)
         made = store.versions.provenance(version)["provenance"]
         kept = {name: made[name] for name in ("of", "layers", "kind") if name in made}
         store.trail.note("drafts new", version.id, kept)

@@ -12,6 +12,7 @@ from osd.engines.folders import servable_folder
 from osd.models.weights import read_weights
 from storage.errors import OsdError
 from storage.store import Store
+from storage.versions.feature_kinds import FEATURE_KINDS
 
 KEPT = 2
 """Versions that are kept in memory: the one that serves, and the one before it whose answers are still under way."""
@@ -27,7 +28,7 @@ class DraftPass:
     @torch.inference_mode()
     def __call__(self, version: str, tokens: Sequence[int], positions: Sequence[int]) -> list[int] | None:
         """Return the draft's likeliest token at each position given the tokens before it; None where the version's
-        weights are not to be had, or do not know the text."""
+        weights are not to be had, or do not know the text, or read what the target has computed."""
         module = self._module(version)
         if module is None or max(tokens) >= module.get_input_embeddings().weight.shape[0]:
             return None
@@ -47,8 +48,10 @@ class DraftPass:
 
     def _load(self, version: str) -> Any:
         try:
-            folder = servable_folder(self._store, self._store.versions.get(version))
-            module: Any = read_weights(folder, torch.float32)
+            found = self._store.versions.get(version)
+            if found.kind in FEATURE_KINDS:
+                return None
+            module: Any = read_weights(servable_folder(self._store, found), torch.float32)
         except OsdError:
             return None
         return module.to(self._device).eval().requires_grad_(False)

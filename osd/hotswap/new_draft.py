@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from osd.models.features.files import load_feature_draft, save_feature_draft
-from osd.models.features.new import Kind, new_feature_draft
+from osd.models.features.new import Kind, first_vocabulary, new_feature_draft
 from osd.models.features.target import FeatureTarget
 from osd.models.model_digest import local_folder, model_digest
 from osd.models.pair import load_model
@@ -44,15 +44,19 @@ def new_small_draft(store: Store, draft: str, target: str, layers: int | None = 
         return store.versions.register_root(draft, Path(made), facts, target=digest)
 
 
-def new_feature_version(store: Store, draft: str, target: str, kind: Kind, heads: int | None = None) -> DraftVersion:
+def new_feature_version(
+    store: Store, draft: str, target: str, kind: Kind, heads: int | None = None, vocabulary: int | None = None
+) -> DraftVersion:
     """Make a feature draft of random weights for a target, and enter it as number 0 of the draft's line for it.
 
-    What is entered has been loaded as servers load it. Raises BadInput for a name that is taken or cannot be one,
-    FeatureDraftMismatch, ModelNotLoaded, StoreWriteFailed.
+    ``heads``: of Medusa; ``vocabulary``: how many of the target's tokens it proposes, None for all. Number 0 has as
+    many as the versions after it, for an engine takes no version of another form than it has. What is entered has been
+    loaded as servers load it. Raises BadInput for a name that is taken or cannot be one, FeatureDraftMismatch,
+    ModelNotLoaded, StoreWriteFailed.
     """
     module, digest, _ = _read(store, draft, target)
     read = FeatureTarget(module, target, digest)
-    made = new_feature_draft(kind, read, heads=heads)
+    made = new_feature_draft(kind, read, heads=heads, token_map=first_vocabulary(read, vocabulary))
     facts = {"made_for": target, "target": digest, "kind": kind, "parameters": sum(map(torch.numel, made.parameters()))}
     with TemporaryDirectory(prefix="osd-draft-") as folder:
         with writing(Path(folder)):

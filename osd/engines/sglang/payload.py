@@ -28,7 +28,7 @@ def checked(folder: Path, sha256: str, launched: Path) -> dict[str, torch.Tensor
         config = SimpleNamespace(**json.loads((launched / "config.json").read_text()))
     except (OSError, ValueError) as error:
         raise Refused(f"config.json of {launched}, with which it was started, cannot be read ({error})") from None
-    return check(folder, sha256, config, shapes(launched), ())
+    return check(folder, sha256, config, shapes(launched), {})
 
 
 def payloads(tensors: dict[str, torch.Tensor]) -> Iterator[str]:

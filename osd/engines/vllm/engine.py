@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from osd.engines.base import EngineError, EngineFacts, EngineRefused, EngineUnsuited, RankVersion, Schedule
 from osd.engines.http import HttpEngine, detail
 from osd.models.model_digest import digest_of
+from storage.versions.feature_kinds import FEATURE_KINDS
 
 T = TypeVar("T")
 COMPLETIONS = "/v1/completions"
@@ -20,8 +21,9 @@ PROBED = ((4, 0.0), (1, 2.0))
 TOLERANCE = 0.1
 """By which a log-probability may differ between them: kernels of half precision differ by less."""
 COUNTERS = "vllm:spec_decode_num_"
-SINGLE = "draft_model"
-"""The method whose drafts osd trains today."""
+DRAFT_MODEL = "draft_model"
+METHODS = (DRAFT_MODEL, *FEATURE_KINDS)
+"""The methods whose drafts osd trains; those of feature drafts have the names of their kinds."""
 
 
 class VllmEngine(HttpEngine):
@@ -108,8 +110,8 @@ def wrong_with(found: Mapping[str, Any]) -> str | None:
     speculation, target, mode = found["speculation"], found["target"], found["logprobs_mode"]
     if speculation is None:
         return "it runs without speculation; start it with --speculative-config"
-    if speculation["method"] != SINGLE:
-        return f"it drafts by {speculation['method']!r}, and osd trains drafts of the method {SINGLE!r}"
+    if speculation["method"] not in METHODS:
+        return f"it drafts by {speculation['method']!r}, and osd trains drafts of the methods {', '.join(METHODS)}"
     if mode != "raw_logprobs":
         return f"its log-probabilities are {mode}; start it with --logprobs-mode raw_logprobs"
     if found["spec_decode_metrics"] != "detailed":

@@ -14,8 +14,9 @@ from osd.engines.base import EngineFacts, EngineUnreachable, EngineUnsuited, Ran
 from osd.engines.restart import RestartHook
 from osd.engines.vllm.digest import weights_digest
 from osd.engines.vllm.drafts_as import SpeculatedAnswer, agreement
-from osd.engines.vllm.engine import COMPLETIONS, SINGLE, VllmEngine
+from osd.engines.vllm.engine import COMPLETIONS, DRAFT_MODEL, VllmEngine
 from osd.models.model_digest import model_digest
+from storage.versions.feature_kinds import feature_kind
 
 KIND = "vllm-proxied"
 PROMPTS, LENGTH, OUTPUT, STEP = 6, 24, 32, 37
@@ -68,8 +69,9 @@ class PlainVllm(VllmEngine):
             raise self._unsuited(f"it does not draft as {self._draft} does; give the folder that it was started with")
         version = self._read("/version", lambda said: str(said["version"]), self._ask("GET", "/version"))
         draft = str(self._draft)
+        method = feature_kind(Path(draft)) or DRAFT_MODEL
         return EngineFacts(
-            self.name, KIND, version, target, digest, SINGLE, draft, gamma, True, TOP_K, None, False, (rank,), {}
+            self.name, KIND, version, target, digest, method, draft, gamma, True, TOP_K, None, False, (rank,), {}
         )
 
     def served(self) -> Sequence[RankVersion]:

@@ -6,6 +6,7 @@ Runs in vLLM's workers, and before what SGLang is sent.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ Shapes = dict[str, tuple[int, ...]]
 SAME = (
     "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "vocab_size", "draft_vocab_size", "tie_word_embeddings", "rope_theta", "rope_parameters",
-    "rms_norm_eps", "hidden_act",
+    "rms_norm_eps", "hidden_act", "eagle_aux_hidden_state_layer_ids", "norm_before_residual", "truncated_vocab_size",
 )  # fmt: skip
 """Fields of config.json in which a new version must be as the draft that the engine started with."""
 
@@ -54,21 +55,24 @@ def read(folder: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def check(folder: Path, sha256: str, config: Any, known: Shapes, shared: Iterable[str]) -> dict[str, torch.Tensor]:
+def check(
+    folder: Path, sha256: str, config: Any, known: Shapes, shared: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
     """Read a folder and check it: its digest, its configuration, names and shapes, finite numbers, and that no tensor
-    would be written into a parameter that the target uses too.
+    would change a parameter that the target uses too.
 
     ``config`` is the loaded draft's, ``known`` what the folder had that it was loaded from, ``shared`` the draft's
-    parameters that are the target's. Raises Refused.
+    parameters that are the target's. Returns what is to be loaded: copies of the target's own are left out. Raises
+    Refused.
     """
     if not _files(folder):
         raise NotSeen(f"{folder} holds no .safetensors file that this machine sees")
     if (found := weights_digest(folder)) != sha256:
         raise NotSeen(f"{folder} has the digest {found[:12]}…, and {sha256[:12]}… was to be published")
     _check_config(folder, config)
-    tensors = read(folder)
-    _check_shapes({name: tuple(tensor.shape) for name, tensor in tensors.items()}, known)
-    _check_shared(tensors, shared)
+    tensors = _without_shared(read(folder), shared)
+    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    _check_shapes(given, {name: shape for name, shape in known.items() if not _sharers(name, shared)})
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor.float()).all()):
             raise Refused(f"{name} holds numbers that are not finite")
@@ -82,8 +86,13 @@ def _check_config(folder: Path, config: Any) -> None:
         raise Refused(f"config.json cannot be read ({error})") from None
     for field in SAME:
         ours = getattr(config, field, None)
-        if field in given and given[field] != ours and ours is not None:
+        if field in given and _plain(field, given[field]) != _plain(field, ours) and ours is not None:
             raise Refused(f"{field} is {given[field]!r}, and the draft that is loaded has {ours!r}")
+
+
+def _plain(field: str, value: Any) -> Any:
+    """Return a field's value as it compares: vLLM calls published EAGLE heads by another architecture than they do."""
+    return [re.sub("Eagle3?", "", str(name)) for name in value or ()] if field == "architectures" else value
 
 
 def _check_shapes(given: Shapes, known: Shapes) -> None:
@@ -93,9 +102,20 @@ def _check_shapes(given: Shapes, known: Shapes) -> None:
     raise Refused(f"{name} is {given.get(name, 'missing')}, and the draft that is loaded has {known.get(name, 'none')}")
 
 
-def _check_shared(tensors: Mapping[str, torch.Tensor], shared: Iterable[str]) -> None:
-    """Raise Refused where a tensor's name ends as a shared parameter's does, whatever module is named before."""
-    for theirs in shared:
-        tail = ".".join(theirs.split(".")[-2:])
-        if name := next((name for name in tensors if name.endswith(tail)), None):
-            raise Refused(f"{name} would be written into the target's own {theirs}; publish the folder without it")
+def _sharers(name: str, shared: Iterable[str]) -> list[str]:
+    """Return the shared parameters that a tensor goes into, told by the end of its name, whatever module is named
+    before."""
+    return [theirs for theirs in shared if name.endswith(".".join(theirs.split(".")[-2:]))]
+
+
+def _without_shared(tensors: Mapping[str, torch.Tensor], shared: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Leave out what goes into shared parameters: some published EAGLE heads bring a copy of the target's. Raises
+    Refused where it is none."""
+    kept: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        for theirs in (found := _sharers(name, shared)):
+            if not torch.equal(tensor.to(shared[theirs]), shared[theirs]):
+                raise Refused(f"{name} would be written into the target's own {theirs}; publish the folder without it")
+        if not found:
+            kept[name] = tensor
+    return kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -16,6 +17,7 @@ from osd.models.features.eagle3 import Eagle3Draft, depths
 from osd.models.features.medusa import MedusaConfig, MedusaDraft
 from osd.models.features.target import FeatureTarget
 from osd.models.limits import named, position_limit
+from osd.models.model import eos_ids
 
 Kind = Literal["medusa", "eagle", "eagle3"]
 KINDS: tuple[Kind, ...] = ("medusa", "eagle", "eagle3")
@@ -46,6 +48,16 @@ def new_feature_draft(
         draft = _medusa(target, heads or HEADS, ids) if kind == "medusa" else _eagle(kind, target, ids)
         _randomise(draft)
     return draft.to(device=weight.device, dtype=weight.dtype).eval().requires_grad_(False)
+
+
+def first_vocabulary(target: FeatureTarget, size: int | None) -> list[int] | None:
+    """Return the ``size`` ids that a draft proposes before its traffic is known: the end tokens, and those with the
+    lowest numbers, which tokenizers of byte pairs found to be most frequent. None for all."""
+    if size is None or size >= target.vocab_size:
+        return None
+    ends = sorted(token for token in eos_ids(target.module) if token < target.vocab_size)
+    others = (token for token in range(target.vocab_size) if token not in ends)
+    return sorted([*ends, *islice(others, max(0, size - len(ends)))])
 
 
 def _medusa(target: FeatureTarget, heads: int, token_map: Tensor | None) -> MedusaDraft:

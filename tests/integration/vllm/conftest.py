@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,12 +126,12 @@ def vllm(python: Path, folder: Path, plugin: str) -> Iterator[Serving]:
 
 
 @contextmanager
-def home_of(vllm: Serving, name: str, **attach: object) -> Iterator[Home]:
+def home_of(vllm: Serving, name: str, learn: Mapping[str, Any] | None = None, **attach: object) -> Iterator[Home]:
     """A new store below vLLM's folder, with `osd attach` where vLLM hands its answers over, and its settings."""
     own = own_settings(
         Settings(), vllm.folder / name,
         attach={"host": "127.0.0.1", "port": vllm.port, "api_key": "env:VLLM_KEY", **attach},
-        learn={"interval_requests": 32},
+        learn={"interval_requests": 32, **(learn or {})}, serve={"target": str(TARGET)},
     )  # fmt: skip
     (vllm.folder / name).mkdir()
     config = save_settings(own, vllm.folder / f"{name}.toml")

@@ -152,6 +152,16 @@ def test_a_feature_draft_of_random_weights_is_number_0_of_its_line(osd, kind: st
         assert load_feature_draft(folder, read).kind == kind
 
 
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "eagle3"])
+def test_number_0_proposes_as_many_tokens_as_learn_draft_vocabulary_says(osd, kind: str, tmp_path: Path):
+    target = target_in(tmp_path / "target")
+    done = osd("drafts", "new", "code", "--kind", kind, "--target", target, OSD_LEARN__DRAFT_VOCABULARY="16")
+    with open_store(load_settings(storage={"directory": tmp_path / "data"})) as store:
+        folder = store.versions.folder(store.versions.get(done.stdout.strip()))
+        draft = load_feature_draft(folder, FeatureTarget(random_module("llama"), str(target)))
+    assert draft.token_map is not None and len(draft.token_map) == 16
+
+
 def test_options_of_another_kind_of_draft_are_refused(osd, tmp_path: Path):
     target = target_in(tmp_path / "target")
     heads = osd("drafts", "new", "code", "--kind", "eagle", "--heads", 3, "--target", target)

@@ -36,7 +36,7 @@ class OsdWorker:
             "rank": self.rank, "process": PROCESS,  # type: ignore[attr-defined]
             "drafter": type(getattr(runner, "drafter", getattr(runner, "speculator", None))).__name__,
             "runner": type(runner).__module__,
-            "shared": shared_parameters(model, runner.get_model()) if model is not None else [],
+            "shared": list(shared_parameters(model, runner.get_model())) if model is not None else [],
             "config": config.hf_config.to_dict() if model is not None else None,
             **(served or {"version": None, "sha256": None, "folder": None}),
         }  # fmt: skip
