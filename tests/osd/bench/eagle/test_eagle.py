@@ -83,6 +83,15 @@ def test_only_osds_own_arms_leave_nodes_out_for_their_cost() -> None:
     assert {name for name, own in sized.items() if own} == {ANALYTIC_SIZED.name, GOODPUT.name}
 
 
+def test_where_nodes_cost_nothing_none_is_left_out_for_its_cost() -> None:
+    flat = CostTable("flat", "", CostCells([(1, 1, 0.5)]), Pieces((Piece(start_ms=10.0),)))
+    nodes = []
+    for sized in (False, True):
+        told = engine(DepthArm("three", depth=3, sized=sized), flat)
+        nodes.append([each.nodes for prompt in prompts(4, seed=4, longest=8) for each in told.decode(prompt, 24)[1]])
+    assert nodes[0] == nodes[1] and max(nodes[0]) == NODES
+
+
 def test_columns_are_sums_over_texts_and_sets_are_told_apart() -> None:
     rounds = [TreeRound(2, 8, 1, 2), TreeRound(0, 0, 0, 1)]
     texts = ToldTexts.of([DepthText("a", (1, 2, 3), rounds), DepthText("b", (1, 2), rounds[:1])], TABLE)
