@@ -9,15 +9,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from router.base import Estimate
 from router.foresight import DraftPredictor, TextScore
 from router.prompt_vector import PromptVectors, Vector
-from router.throughput import Costs, best_pace
+from router.throughput import Costs, best_pace, expected_to_pay
 
 CostsOf = Callable[[str], Costs | None]
 """A function of a draft's name that returns its measured costs; None before they are known."""
+
+Expect = Literal["gain", "pace", "theorem"]
+"""What is expected of a draft: its throughput, or that at the expected α, as the paper's Eq. 3 has it; with
+``theorem`` drafts are compared by Theorem 3 instead."""
 
 LATER = 8
 """Maximum number of waiting outcomes; learned from one by one, between rounds, they would miss the CPU's caches."""
@@ -47,13 +51,9 @@ class Asked:
 class Prompts:
     """One least-squares estimator a draft. See :class:`router.auto.AutoRouter` for who calls."""
 
-    def __init__(self, costs: CostsOf, dimensions: int, pace: bool, learning: threading.Lock) -> None:
-        """Start with nothing learned.
-
-        ``pace`` expects the throughput at the expected α, as the paper does, instead of the expected throughput.
-        ``learning`` is a lock held while anything changes.
-        """
-        self._costs, self._dimensions, self._pace, self._learning = costs, dimensions, pace, learning
+    def __init__(self, costs: CostsOf, dimensions: int, expect: Expect, learning: threading.Lock) -> None:
+        """Start with nothing learned. ``learning`` is a lock held while anything changes."""
+        self._costs, self._dimensions, self._expect, self._learning = costs, dimensions, expect, learning
         self._vectors = PromptVectors(dimensions)
         self._foresight: dict[str, DraftPredictor] = {}
         self._later: list[Asked] = []
@@ -121,15 +121,22 @@ class Prompts:
         if asked.learn:
             self._vectors.learn(tokens)
         estimates = tuple(self._estimate(draft, vector) for draft in asked.drafts)
-        asked.followed = _fastest(estimates, asked.drafts[0])
+        asked.followed = self._named(estimates, asked.drafts[0])
         return estimates
+
+    def _named(self, estimates: Sequence[Estimate], otherwise: str) -> str:
+        """Return the draft that the prediction names; ``otherwise`` while some cost is unknown."""
+        known = {each.draft: (each.alpha, cost) for each in estimates if (cost := self._costs(each.draft)) is not None}
+        if len(known) < len(estimates):
+            return otherwise
+        return by_theorem(known) if self._expect == "theorem" else _fastest(estimates)
 
     def _estimate(self, draft: str, vector: Vector) -> Estimate:
         alpha, gain = self._of(draft).predict(vector)
         costs = self._costs(draft)
         if costs is None:
             return Estimate(draft, alpha)
-        if self._pace:
+        if self._expect != "gain":
             return Estimate(draft, alpha, best_pace(alpha, costs).tokens_per_s)
         return Estimate(draft, alpha, 1e3 * gain / costs.verify_ms[0])
 
@@ -137,8 +144,17 @@ class Prompts:
         return self._foresight.setdefault(draft, DraftPredictor(self._dimensions))
 
 
-def _fastest(estimates: Sequence[Estimate], otherwise: str) -> str:
-    """Return the draft of the highest expected throughput; ``otherwise`` while some cost is unknown."""
-    if any(estimate.tokens_per_s is None for estimate in estimates):
-        return otherwise
+def _fastest(estimates: Sequence[Estimate]) -> str:
+    """Return the draft of the highest expected throughput."""
     return max(estimates, key=lambda estimate: estimate.tokens_per_s or 0.0).draft
+
+
+def by_theorem(drafts: Mapping[str, tuple[float, Costs]]) -> str:
+    """Return the draft that Theorem 3 leads to: from the cheapest on, the next dearer one where it pays. ``drafts``: α̂
+    and costs."""
+    first, *larger = sorted(drafts, key=lambda draft: drafts[draft][1].draft_ms)
+    for draft in larger:
+        (alpha, cost), (more, dearer) = drafts[first], drafts[draft]
+        if expected_to_pay((alpha, more), (cost, dearer)):
+            first = draft
+    return first

@@ -2,9 +2,10 @@
 
     prompt ─> route (the inner router) ─> expected throughput of each candidate ─> the best one
 
-Three ways to estimate, by setting:
+Four ways to estimate, by setting:
 
 - ``prompt``: α̂ = uᵀ Ẑ from the prompt's vector, and the throughput that Eq. 3 makes of it (on-the-fly adaptation);
+- ``theorem``: the same α̂, and a larger draft where its Theorem 3 says that it pays;
 - ``weights``: exponential weights, by route, over every draft's score on verified text (full information);
 - ``both``: exponential weights over the drafts *and* over following the prompt's prediction, so that whichever
   does better on a route decides there.
@@ -23,13 +24,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
-from router.asking import Asked, CostsOf, Prompts
+from router.asking import Asked, CostsOf, Expect, Prompts
 from router.base import Decision, Router
 from router.foresight import TextScore, losses
 from router.hedge import Hedge
 from storage.records import Outcome, Request
 
-By = Literal["prompt", "weights", "both"]
+By = Literal["prompt", "theorem", "weights", "both"]
+EXPECT: Mapping[By, Expect] = {"prompt": "pace", "theorem": "theorem", "weights": "gain", "both": "gain"}
 
 FOLLOW = ""
 """Name of the expert that follows the prompt's prediction; no draft has this name."""
@@ -60,13 +62,13 @@ class AutoRouter:
         """
         self.within, self._costs, self._by, self._warm_up = within, costs, by, warm_up
         self._dimensions = dimensions
-        self.reads_perplexity = by == "prompt"
+        self.reads_perplexity = EXPECT[by] != "gain"
         """Whether it wants the prompt's perplexity, as the paper does.
 
         Beside the weights it added nothing, and computing it takes some 3 % of a short request.
         """
         self._learning = threading.Lock()
-        self._prompts = Prompts(costs, dimensions, by == "prompt", self._learning)
+        self._prompts = Prompts(costs, dimensions, EXPECT[by], self._learning)
         self._hedges: dict[str, Hedge] = {}
         self._asked: OrderedDict[str, Asked] = OrderedDict()
         self.keeper: Closing | None = None
@@ -161,7 +163,7 @@ class AutoRouter:
     def _leader(self, route: str, drafts: Sequence[str]) -> str | None:
         """Return the draft that the weights choose; None to follow the prompt, or while a draft is still unjudged."""
         weights = self.weights(route)
-        if self._by == "prompt" or not weights or self._unjudged(drafts):
+        if EXPECT[self._by] != "gain" or not weights or self._unjudged(drafts):
             return None
         ways = [*drafts, FOLLOW] if self._by == "both" else list(drafts)
         return max(ways, key=lambda one: weights.get(one, 0.0)) or None

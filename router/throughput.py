@@ -7,6 +7,7 @@ d and yields ρ · d, so that L = d · n · ρ (Eq. 8). A round brings 1 + α + 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,3 +59,16 @@ def larger_pays(
     """
     reduction = rounds[0] - rounds[1]
     return reduction > length * (c[1] / rho[1] - c[0] / rho[0])
+
+
+def expected_to_pay(alpha: tuple[float, float], costs: tuple[Costs, Costs]) -> bool:
+    """Return whether Theorem 3 expects the second draft of two, the larger one, to be faster at these values of α.
+
+    As the paper applies it to a prompt: d is the γ of Objective 1, n and ρ follow from α and d, and b is the target's
+    pass without drafted tokens. A draft that is best left alone drafts nothing: its n is L, and its c ÷ ρ is 0.
+    """
+    paces = [best_pace(each, cost) for each, cost in zip(alpha, costs, strict=True)]
+    tokens = [tokens_per_round(each, pace.gamma) for each, pace in zip(alpha, paces, strict=True)]
+    rho = [each / pace.gamma if pace.gamma else math.inf for each, pace in zip(tokens, paces, strict=True)]
+    c = [cost.draft_ms / cost.verify_ms[0] for cost in costs]
+    return larger_pays(1.0, rounds=(1 / tokens[0], 1 / tokens[1]), rho=(rho[0], rho[1]), c=(c[0], c[1]))

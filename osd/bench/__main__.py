@@ -14,6 +14,7 @@ from storage.errors import OsdError
 COMMANDS = {
     "acceptance": "osd.bench.acceptance:command",
     "cells": "osd.bench.cells.bench:command",
+    "eagle": "osd.bench.eagle.bench:command",
     "encoder-decoder": "osd.bench.encoder_decoder:command",
     "harvest": "osd.bench.harvest:command",
     "replay": "osd.bench.replay:command",

@@ -23,10 +23,11 @@ def bar_of(gains: Sequence[float], sure: float, fixed: int, cost: Cost) -> float
     millisecond.
 
     ``gains`` are the chances of the nodes that may be left out, ``sure`` is what comes without them: a token a row, and
-    the chances of the ``fixed`` drafted tokens that stay. 0 while costs are unknown.
+    the chances of the ``fixed`` drafted tokens that stay. 0 while costs are unknown, and where all nodes are worth it:
+    the least of them is no bound for the trees to come, which would have fewer nodes from round to round.
     """
     ordered = sorted(gains, reverse=True)
-    sums = [0.0, *accumulate(ordered)]
+    sums, bars = [0.0, *accumulate(ordered)], [2.0, *ordered[:-1], 0.0]
     best, bar = 0.0, 0.0
     for count in steps(len(ordered)):
         ms = cost(fixed + count)
@@ -34,7 +35,7 @@ def bar_of(gains: Sequence[float], sure: float, fixed: int, cost: Cost) -> float
             return 0.0
         rate = (sure + sums[count]) / ms
         if rate > best:
-            best, bar = rate, ordered[count - 1] if count else 2.0
+            best, bar = rate, bars[count]
     return bar
 
 

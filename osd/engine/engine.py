@@ -93,7 +93,8 @@ class Engine:
         self.listener: Listener | None = None
         self.rows: list[SequenceState] = []
         self._ended: list[RequestOutput] = []
-        self._clock = Clock(pair.device)
+        self.clock = Clock(pair.device)
+        """Times the rounds. Benches put a clock here that shows what another machine would take."""
         if settings.serve.threads:
             torch.set_num_threads(settings.serve.threads)
 
@@ -183,7 +184,7 @@ class Engine:
         return progress
 
     def _round(self) -> list[RequestOutput]:
-        with self._clock as clock:
+        with self.clock as clock:
             gammas = self.planner.plan(self.rows)
             warp = Warp.of([row.request.sampling for row in self.rows], self.pair.vocab_size, self.pair.device)
             chance = uniforms(self.rows, gammas, self.pair.device) if warp else None
@@ -276,7 +277,7 @@ class Engine:
     def _swap(self) -> None:
         """Exchange drafts and acceptance heads for newer ones between two steps, by reference."""
         if self.draft_manager.ready:
-            with self._clock as clock:
+            with self.clock as clock:
                 self.draft_manager.renew()
                 clock.split()
             self.stats.swap_pause_ms.append(clock.first_ms)

@@ -30,6 +30,9 @@ class GoodputSettings(Section):
 class AnalyticSettings(Section):
     history: int = Field(default=12, ge=1)
     """h: newest rounds of a request from which its acceptance is estimated."""
+    prior_trials: float = Field(default=6.0, ge=0)
+    """Drafted tokens that the engine's recent acceptance counts for beside a request's own history; 0, as in the paper,
+    goes by that alone."""
     estimator: Literal["ratio", "truncated"] = "ratio"
     """How it is estimated: Eq. 2 of on-the-fly adaptation, or the root of its Eq. 11."""
 

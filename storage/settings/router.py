@@ -25,9 +25,9 @@ class RouterSettings(Section):
     All four are named: what is known comes before what is guessed, unless this says otherwise."""
     language_model: Path | None = None
     """File of a language model to use instead of the one that ships with osd."""
-    choose_by: Literal["prompt", "weights", "both"] = "both"
-    """What auto goes by: a prediction from the prompt (on-the-fly adaptation), weights learned from verified text, or
-    whichever of the two does better on a route."""
+    choose_by: Literal["prompt", "theorem", "weights", "both"] = "both"
+    """What auto goes by: a prediction from the prompt (on-the-fly adaptation, Eq. 3, or its Theorem 3), weights learned
+    from verified text, or whichever of prediction and weights does better on a route."""
     choose_dimensions: int = Field(default=16, ge=4)
     """r: features of a prompt from which auto predicts."""
     choose_warm_up: int = Field(default=25, ge=0)

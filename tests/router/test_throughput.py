@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from router.throughput import Costs, best_pace, larger_pays, throughput
+from router.throughput import Costs, best_pace, expected_to_pay, larger_pays, throughput
 from storage.insights.round_length import tokens_per_round
 
 COSTS = Costs(0.5, [3.2 + 0.12 * gamma for gamma in range(13)])
@@ -70,3 +70,12 @@ def test_theorem_3_as_printed_would_choose_the_slower_draft() -> None:
     rounds, rho, c = (62.5, 31.25), (0.4, 0.8), (0.05, 0.3)
     assert larger_pays(100, rounds=rounds, rho=rho, c=c)
     assert rounds[0] - rounds[1] < (c[1] - c[0]) / (rho[1] - rho[0]) * 100
+
+
+def test_theorem_3_of_what_is_expected_is_eq_3_where_the_targets_pass_costs_the_same() -> None:
+    chance = random.Random(2)
+    for _ in range(500):
+        alpha = chance.random(), chance.random()
+        costs = Costs(chance.uniform(0.1, 2), [5.0] * 9), Costs(chance.uniform(2, 6), [5.0] * 9)
+        speeds = [best_pace(a, cost).tokens_per_s for a, cost in zip(alpha, costs, strict=True)]
+        assert expected_to_pay(alpha, costs) == (speeds[1] > speeds[0] * (1 + 1e-12))

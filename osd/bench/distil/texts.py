@@ -16,6 +16,7 @@ from osd.engine.engine import Engine
 from osd.models.decoder import Decoder
 from osd.models.model import Model
 from osd.models.pair import Pair
+from osd.models.target_only import has_draft
 from osd.recording.topk import reduce_plain
 from storage.records import Request, RequestSamples, TokenKind
 from storage.replay.exports import write_export
@@ -54,7 +55,7 @@ def answered(
     learn, test = folder / "learn.parquet", folder / "test.parquet"
     for path, prompts in ((learn, split.learn), (test, split.test)):
         if not path.exists():
-            some = _answers(pair, settings, prompts, sampling, most)
+            some = answers(pair, settings, prompts, sampling, most)
             kept = _up_to(some, positions) if path == learn else some
             path.parent.mkdir(parents=True, exist_ok=True)
             write_export(path, partial(iter, [kept]), overwrite=True)
@@ -67,11 +68,13 @@ def _up_to(samples: Sequence[RequestSamples], positions: int) -> list[RequestSam
     return list(samples[: int(np.searchsorted(ends, positions)) + 1])
 
 
-def _answers(
+def answers(
     pair: Pair, settings: Settings, prompts: Sequence[Tokens], sampling: Sampling, most: int
 ) -> list[RequestSamples]:
-    """Answer with the target alone: whoever draws with a seed and without a draft says the same again."""
-    alone = settings.changed(gamma={"rule": "fixed", "initial": 0, "routes": {}}, drafters={"kind": "causal"})
+    """Return the target's own answers as recorded requests. Whoever draws with a seed and without a draft says the same
+    again."""
+    kind = "causal" if has_draft(pair) else "lookup"
+    alone = settings.changed(gamma={"rule": "fixed", "initial": 0, "routes": {}}, drafters={"kind": kind})
     asked = [
         Request(prompt, most, sampling if sampling.greedy else replace(sampling, seed=number))
         for number, prompt in enumerate(prompts)

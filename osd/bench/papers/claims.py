@@ -7,7 +7,7 @@ all of it lies outside, and *open* where the error could turn the answer, or whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -129,3 +129,10 @@ def ratio_of_sums(above: npt.ArrayLike, below: npt.ArrayLike) -> PaperFigure:
 def difference_of_shares(one: npt.ArrayLike, other: npt.ArrayLike, of: npt.ArrayLike) -> PaperFigure:
     """Return Σ one ÷ Σ of − Σ other ÷ Σ of over paired texts: acceptance of two drafts on the same texts."""
     return ratio_of_sums(np.asarray(one, float) - np.asarray(other, float), of)
+
+
+def jackknife(value: Callable[[npt.NDArray[np.bool_]], float], count: int) -> PaperFigure:
+    """Return a figure of ``count`` texts, by the texts that are kept, and its jackknife error over them."""
+    without = np.array([value(np.arange(count) != i) for i in range(count)])
+    error = float(np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())) if count > 1 else None
+    return PaperFigure(value(np.ones(count, bool)), error, count)

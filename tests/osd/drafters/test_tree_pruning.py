@@ -26,6 +26,10 @@ def test_the_bar_makes_the_most_tokens_a_millisecond(ms, kept: int) -> None:  # 
     assert sum(gain >= bar_of(free, 1.0, 0, ms) for gain in free) == kept
 
 
+def test_where_all_are_worth_it_there_is_no_bar_for_the_trees_to_come() -> None:
+    assert bar_of([0.5, 0.25, 0.1], 1.0, 0, lambda n: 1.0) == 0
+
+
 def test_a_larger_batch_pays_for_all_rows_and_fixed_tokens_count() -> None:
     costs: list[int] = []
     bar_of([0.5, 0.4], 2.5, 3, lambda n: costs.append(n) or 1.0)  # type: ignore[func-returns-value]

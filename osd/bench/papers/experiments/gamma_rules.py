@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from osd.bench.papers.claims import PaperFigure, exact, mean_of, ratio_of_sums
+from osd.bench.papers.claims import PaperFigure, exact, jackknife, mean_of, ratio_of_sums
 from osd.bench.papers.entry import Curve, PaperExperiment, PaperFindings, PapersBench, PaperSizes, Picture
 from osd.bench.papers.experiments.replays import (
     ReplayedRule,
@@ -20,6 +20,7 @@ from osd.bench.papers.experiments.replays import (
     replayed,
     rule,
 )
+from storage.errors import BadInput
 
 SMALL, FULL = PaperSizes(4, 32, minutes=1), PaperSizes(40, 128, minutes=20)
 INITIALS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24)
@@ -29,15 +30,35 @@ LENGTHS = (2, 4, 6, 8, 10, 12, 14)
 WINDOWS = (5, 6, 7, 8)
 """γ and γ_max of on-the-fly adaptation's Figure 3 and Table 12."""
 ON_TWO_A100, ON_A100_8, ON_A100_13 = "2xa100-specdecpp", "a100-c008", "a100-c013"
+CHATS = ("oasst", "sharegpt", "mt_bench", "chat")
 SD, HF, THRESHOLD = "SpecDecode", "HFHeuristic", "AssistantThreshold"
 METHODS = {SD: "fixed", HF: "heuristic", THRESHOLD: "confidence", "GammaTune": "gammatune",
            "GammaTune+": "gammatune_plus"}  # fmt: skip
 ADAPTIVE = {"analytic": "analytic", "state-based": "fsm", "cache-based": "cache_fsm", "RL-based": "q_learning"}
 
 
+def chat(bench: PapersBench, sizes: PaperSizes, *, costs: str) -> PaperFindings:
+    """The same over data sets that are chat. Raises BadInput where none is."""
+    found = replayed(bench, sizes, costs)
+    warm, texts = (tuple(t for t in some if is_chat(t.data_set)) for some in (found.warm, found.texts))
+    if not texts:
+        raise BadInput(
+            reason="None of the prompts are chat; give --prompts oasst_en.jsonl.gz, or another file of chats."
+        )
+    return _against_windows(bench, ReplayedTexts(warm, texts, found.table))
+
+
+def is_chat(data_set: str) -> bool:
+    """Return whether a data set's name says that it is chat."""
+    return any(word in data_set.casefold() for word in CHATS)
+
+
 def on_the_fly(bench: PapersBench, sizes: PaperSizes, *, costs: str, temperature: float = 0.0) -> PaperFindings:
     """The analytic rule with the paper's constants against fixed windows and the target alone."""
-    texts = replayed(bench, sizes, costs, temperature)
+    return _against_windows(bench, replayed(bench, sizes, costs, temperature))
+
+
+def _against_windows(bench: PapersBench, texts: ReplayedTexts) -> PaperFindings:
     ours, alone = texts.under(papers_analytic()), texts.under(fixed(bench, 0))
     windows = {gamma: texts.under(fixed(bench, gamma)) for gamma in range(1, 13)}
     shown = [windows[gamma].ms for gamma in WINDOWS]
@@ -146,12 +167,7 @@ def _spread_less(one: Mapping[int, ReplayedRule], other: Mapping[int, ReplayedRu
         return float(np.std(rates, ddof=1) / np.mean(rates))
 
     count = len(next(iter(one.values())).ms)
-    whole = np.ones(count, bool)
-    value = spread(one, whole) - spread(other, whole)
-    left = [np.arange(count) != i for i in range(count)]
-    without = np.array([spread(one, keep) - spread(other, keep) for keep in left])
-    error = float(np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum()))
-    return PaperFigure(value, error, count)
+    return jackknife(lambda keep: spread(one, keep) - spread(other, keep), count)
 
 
 def regimes(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
@@ -218,6 +234,7 @@ def _experiment(run: Callable[..., PaperFindings], **fixed_by: Any) -> PaperExpe
 
 
 ON_THE_FLY = _experiment(on_the_fly, costs=ON_TWO_A100)
+CHAT = _experiment(chat, costs=ON_TWO_A100)
 SAMPLED = _experiment(on_the_fly, costs=ON_TWO_A100, temperature=1.0)
 METHODS_OPT, METHODS_BLOOM, METHODS_LLAMA = (
     _experiment(adaptive_methods, costs=costs) for costs in (ON_A100_8, ON_A100_13, ON_TWO_A100)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -162,7 +162,16 @@ def oracle(texts: ReplayedTexts) -> Make:
     return lambda costs: OracleController(texts.texts, DEPTH)
 
 
-def best_on_other_half(rules: Mapping[Any, ReplayedRule]) -> Floats:
+class TimedTexts(Protocol):
+    """Texts, and what each took."""
+
+    @property
+    def ms(self) -> Floats:
+        """Milliseconds of each text."""
+        ...
+
+
+def best_on_other_half(rules: Mapping[Any, TimedTexts]) -> Floats:
     """Return milliseconds of each text under the rule that is fastest on the other half of the texts, every second
     one: a constant that is chosen on the texts themselves would be in part the one that was lucky there."""
     ms = {name: found.ms for name, found in rules.items()}

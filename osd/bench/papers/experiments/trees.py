@@ -35,7 +35,7 @@ def _measured(bench: PapersBench, sizes: PaperSizes) -> list[Line]:
     out = bench.folder(f"trees-{sizes.texts}x{sizes.tokens}")
     longest = row_limit(pair, serve) - sizes.tokens
     sets = tokens_by_set(pair.tokenizer, bench.prompts, sizes.texts, longest, seed=bench.seed)
-    corpus = _corpus(bench, pair, out / "corpus.jsonl", sizes.texts)
+    corpus = corpus_of(bench, pair, out / "corpus.jsonl", sizes.texts)
     result = bench_trees(
         pair, bench.settings, sets, [corpus], out, bench.watch, new_tokens=sizes.tokens, answers=0, sensitivity=True
     )
@@ -44,7 +44,7 @@ def _measured(bench: PapersBench, sizes: PaperSizes) -> list[Line]:
     return [json.loads(line) for line in (out / "measured.jsonl").read_text("utf-8").splitlines()]
 
 
-def _corpus(bench: PapersBench, pair: Pair, path: Path, measured: int) -> Path:
+def corpus_of(bench: PapersBench, pair: Pair, path: Path, measured: int) -> Path:
     """Write prompts of the same kinds, none of them measured, with the target's greedy answers."""
     if path.exists():
         return path
@@ -76,9 +76,9 @@ def longer(lines: list[Line], one: str, other: str) -> PaperFigure:
     return ratio_of_sums(_pooled(lines, one, "lengths", "shape"), _pooled(lines, other, "lengths", "shape"))
 
 
-def faster(lines: list[Line], one: str, other: str) -> PaperFigure:
+def faster(lines: list[Line], one: str, other: str, **unit: Any) -> PaperFigure:
     """Return tokens a second of one method ÷ another's, in the median over the same prompts."""
-    rates = [_pooled(lines, name, "rates", "speed") for name in (one, other)]
+    rates = [_pooled(lines, name, "rates", "speed", **unit) for name in (one, other)]
     value, error = ratio_of_turns(*rates)
     return PaperFigure(value or 0.0, error, len(rates[0]))
 

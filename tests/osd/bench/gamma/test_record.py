@@ -197,7 +197,7 @@ def test_a_replay_decides_as_an_engine_with_the_tables_costs(name: str, batch: i
     )
     serve = settings(name, batch)
     engine = Engine(pair(), serve)
-    engine._clock = Steady()  # type: ignore[assignment]
+    engine.clock = Steady()  # type: ignore[assignment]
     replayed = simulate(traces(), partial(make_controller, serve.gamma), table, batch=batch)
     assert [[(r.gamma, r.drafted, r.accepted) for r in rounds] for rounds in replayed.by_request] == decoded(engine)
 
