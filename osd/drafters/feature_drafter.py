@@ -66,7 +66,7 @@ class FeatureDrafter(CausalDrafter):
         try:
             lengths = self._read(rows, lengths, 0)
             if any(lengths):
-                trees.grow(self._base(rows, [length > 0 for length in lengths]), lengths)
+                trees.grow(self._base(rows, [length > 0 for length in lengths]), lengths, should_continue)
         except Exception as error:  # what was drawn before it was raised is verified all the same
             self.failure = error
         return trees.draft()

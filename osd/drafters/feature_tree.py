@@ -9,8 +9,9 @@ stands in the tree, and draws them from q without replacement, so recursive reje
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ import torch
 from torch import Tensor
 
 from osd.draft import Draft, Tree
+from osd.drafters.base import ShouldContinue
+from osd.gamma.base import Signal
 from osd.models.features.decoder import ROOM, FeatureDecoder
 from osd.models.tree_mask import Layout
 from osd.sequence import SequenceState
@@ -68,11 +71,15 @@ class FeatureTrees:
         """The nodes that the draft has read, by row, with places that nothing stands at (−1)."""
         self._level_width = 0
         """Nodes of a row in the level that was read last, padding included."""
+        self._told: list[tuple[float, int]] = [(0.0, 0) for _ in rows]
+        """Of the newest level, by row: the chance that it has the next token where the level above had one, as the
+        draft sees it before any is drawn, and its likeliest token."""
         self.passes = 0
 
-    def grow(self, hidden: Tensor, depths: Sequence[int]) -> None:
-        """Grow all levels, from the features (B, H) after the rows' last tokens, to depths (B,)."""
-        frontier, hidden = [[0] if depth else [] for depth in depths], hidden.unsqueeze(1)
+    def grow(self, hidden: Tensor, depths: Sequence[int], should_continue: ShouldContinue) -> None:
+        """Grow all levels, from the features (B, H) after the rows' last tokens, to depths (B,), or as far as the gamma
+        rules go on. A level that is there stays: to leave out what was drawn, for what it is, would not be exact."""
+        frontier, hidden, depths = [[0] if depth else [] for depth in depths], hidden.unsqueeze(1), list(depths)
         for depth in range(1, max(depths) + 1):
             frontier = [nodes if depth <= depths[i] else [] for i, nodes in enumerate(frontier)]
             if not any(frontier):
@@ -80,10 +87,17 @@ class FeatureTrees:
             level = self._candidates(hidden, frontier, depth)
             self.passes += 1
             grown = self._choose(level, frontier, depths, depth)
+            should_continue(self._rows, depths, depth, self._read)
             frontier = [nodes if depth < depths[i] else [] for i, nodes in enumerate(grown)]
             if not any(frontier) or len(self._fed[0]) + max(map(len, frontier)) > ROOM:
                 return
             hidden = self._expand(hidden, frontier)
+
+    def _read(self, signal: Signal) -> list[Any]:
+        """Read a signal of the newest level, as a chain's pass would tell it of its token."""
+        if signal == "peak_token":
+            return list(self._told)
+        return [math.nan if signal == "acceptance" else peak for peak, _ in self._told]
 
     def draft(self) -> Draft:
         """Return the trees as a draft."""
@@ -135,6 +149,7 @@ class FeatureTrees:
             width = min(WIDEST, -(-self._shape.nodes // max(1, depths[i])))
             left = self._shape.nodes - len(self.trees[i])
             pairs = self._best(i, nodes, chances[i], width, left if self._rows[i].greedy else left - depths[i] + depth)
+            self._tell(i, nodes, pairs, chances[i], ids[i])
             if self._rows[i].greedy:
                 new = [self._add(i, nodes[m], ids[i][m][k], float(chances[i, m, k])) for m, k in pairs]
             else:
@@ -155,6 +170,15 @@ class FeatureTrees:
         least = max(MARGIN * self._shape.bar, np.finfo(np.float64).tiny)
         places = [divmod(int(at), gains.shape[1]) for at in order]
         return [(m, k) for m, k in places if gains[m, k] >= least]
+
+    def _tell(
+        self, row: int, nodes: Sequence[int], pairs: Sequence[tuple[int, int]], chances: Floats, ids: list[list[int]]
+    ) -> None:
+        """Note what gamma rules are told of a row's new level."""
+        own = self._gains[row]
+        above = sum(own[node] for node in nodes)
+        peak = sum(own[nodes[m]] * float(chances[m, k]) for m, k in pairs) / above if above else 0.0
+        self._told[row] = min(peak, 1.0), ids[pairs[0][0]][pairs[0][1]] if pairs else 0
 
     def _add(self, row: int, parent: int, token: int, chance: float) -> int:
         """Add a child and its chances."""

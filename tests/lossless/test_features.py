@@ -76,6 +76,22 @@ def test_every_architecture_in_ragged_batches(family: str, kind: str) -> None:
     assert accepted > 0.6 and drafted > 8, "drafts are taken and refused"
 
 
+def depths(engine: Engine, asked: Sequence[Request]) -> set[int]:
+    return {each.depth for completion in engine.run(asked) for each in completion.rounds}
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=1)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rules_that_ask_a_signal_say_how_deep_a_tree_grows(kind: str, sampling: Sampling) -> None:
+    """A threshold that no level reaches leaves the first, one that every level reaches leaves them all."""
+    asked = [Request(p, max_new_tokens=12, sampling=sampling) for p in prompts(4, seed=6)]
+    pair, most = feature_pair(kind), 4 if kind == "medusa" else 6
+    told = {"gamma__rule": "confidence", "gamma__initial": 6, "gamma__max": 6}
+    shallow = depths(engine_of(pair, "tree", **told, gamma__confidence__threshold=0.999), asked)
+    deep = depths(engine_of(pair, "tree", **told, gamma__confidence__threshold=1e-6), asked)
+    assert max(shallow) < most and max(deep) == most
+
+
 @pytest.mark.parametrize(
     ("drafter", "controller"),
     [
