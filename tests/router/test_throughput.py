@@ -78,4 +78,5 @@ def test_theorem_3_of_what_is_expected_is_eq_3_where_the_targets_pass_costs_the_
         alpha = chance.random(), chance.random()
         costs = Costs(chance.uniform(0.1, 2), [5.0] * 9), Costs(chance.uniform(2, 6), [5.0] * 9)
         speeds = [best_pace(a, cost).tokens_per_s for a, cost in zip(alpha, costs, strict=True)]
-        assert expected_to_pay(alpha, costs) == (speeds[1] > speeds[0] * (1 + 1e-12))
+        if abs(speeds[1] - speeds[0]) > 1e-9 * speeds[0]:  # what ties may go either way
+            assert expected_to_pay(alpha, costs) == (speeds[1] > speeds[0])
