@@ -14,7 +14,7 @@ from osd.verification.warping import Warp
 
 ShouldContinue = Callable[[Sequence[SequenceState], list[int], int, Read], None]
 """Takes the rows, the lengths of their drafts (which it may shorten), the number of tokens drafted, and a function that
-reads the newest one's signals: :meth:`osd.gamma.planner.GammaPlanner.steer`."""
+reads the newest one's signals: :meth:`osd.gamma.planner.GammaPlanner.should_continue`."""
 
 
 class Drafter(Protocol):
@@ -30,7 +30,7 @@ class Drafter(Protocol):
     ) -> Draft:
         """Draft up to ``gammas[i]`` tokens for row i; in a batch that samples, ``chance`` (B, G or more) are uniforms.
 
-        ``steer`` decides after every pass which rows stop.
+        ``should_continue`` decides after every pass which rows stop.
         """
         ...
 

@@ -4,7 +4,8 @@ Level by level: of all tokens that may follow the nodes of a level, those of the
 and are expanded in one pass of the draft (EAGLE-2, Section 4). A row at temperature 0 takes the likeliest tokens, which
 are certain. One that samples decides how many children each node gets before any of them is drawn, by q and by what
 stands in the tree, and draws them from q without replacement, so recursive rejection keeps the target's distribution
-(:mod:`osd.verification.rejection_sampling_trees`): nothing that was drawn is left out for what it is.
+(:mod:`osd.verification.rejection_sampling_trees`): nothing that was drawn is left out for what it is. Gamma rules that
+ask a signal end growth after a level, never within one.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class FeatureTrees:
             level = self._candidates(hidden, frontier, depth)
             self.passes += 1
             grown = self._choose(level, frontier, depths, depth)
+            depths = [length if grown[i] else min(length, depth - 1) for i, length in enumerate(depths)]
             should_continue(self._rows, depths, depth, self._read)
             frontier = [nodes if depth < depths[i] else [] for i, nodes in enumerate(grown)]
             if not any(frontier) or len(self._fed[0]) + max(map(len, frontier)) > ROOM:
@@ -94,7 +96,8 @@ class FeatureTrees:
             hidden = self._expand(hidden, frontier)
 
     def _read(self, signal: Signal) -> list[Any]:
-        """Read a signal of the newest level, as a chain's pass would tell it of its token."""
+        """Return a signal of the newest level, by row: the peak for every one but ``acceptance``, which no head gives
+        here."""
         if signal == "peak_token":
             return list(self._told)
         return [math.nan if signal == "acceptance" else peak for peak, _ in self._told]

@@ -114,7 +114,7 @@ class MixedDrafter(TreeDrafter):
         super().hear(row, length_before, accepted)
 
     def _steered(self, should_continue: ShouldContinue) -> ShouldContinue:
-        """Return a ``steer`` that also ends chains which have become unlikely."""
+        """Return a ``should_continue`` that also ends chains which have become unlikely."""
 
         def both(rows: Sequence[SequenceState], lengths: list[int], drafted: int, read: Read) -> None:
             should_continue(rows, lengths, drafted, read)

@@ -3,7 +3,7 @@
 A rule starts a :class:`RowGamma` for every request that it serves. Each round goes
 
     gammas = controller.plan(rows, rooms, batch)          # 0: do not speculate
-    ... one draft pass, then controller.steer(rows, drafted, signals), and so on ...
+    ... one draft pass, then controller.should_continue(rows, drafted, signals), and so on ...
     ... one target pass over the batch ...
     row.observe(Observation(gamma, drafted, accepted))    # each row
 
@@ -105,7 +105,7 @@ class GammaController(Protocol):
     signal: Signal
 
     def start(self) -> Any:
-        """Return the state of a new request, as :meth:`plan` and :meth:`steer` take it, with ``observe``."""
+        """Return the state of a new request, as :meth:`plan` and :meth:`should_continue` take it, with ``observe``."""
         ...
 
     def plan(self, rows: Sequence[Any], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:

@@ -92,6 +92,23 @@ def test_rules_that_ask_a_signal_say_how_deep_a_tree_grows(kind: str, sampling: 
     assert max(shallow) < most and max(deep) == most
 
 
+def test_rules_hear_of_levels_that_are_there() -> None:
+    """With few nodes a tree has fewer levels than it may: of what is not drafted it would learn wrongly."""
+    engine = engine_of(
+        feature_pair("eagle"), "tree", gamma__rule="confidence", gamma__initial=8, serve__max_batch=1,
+        gamma__confidence__threshold=1e-6, drafters__tree_nodes=3,
+    )  # fmt: skip
+    asked, heard = engine.planner.should_continue, []
+
+    def listening(rows: Any, lengths: list[int], drafted: int, read: Any) -> None:
+        heard.extend(drafted for length in lengths if length >= drafted)
+        asked(rows, lengths, drafted, read)
+
+    engine.planner.should_continue = listening  # type: ignore[method-assign]
+    rounds = [Request(p, max_new_tokens=12) for p in prompts(3, seed=6)]
+    assert max(depths(engine, rounds)) == max(heard) < 8
+
+
 @pytest.mark.parametrize(
     ("drafter", "controller"),
     [

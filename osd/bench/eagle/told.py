@@ -92,7 +92,7 @@ class ToldEngine:
         """Take an engine that has served nothing yet."""
         engine.clock = clock = ToldClock(costs)
         self._engine, self._noted = engine, NotedDrafts(engine.drafting, clock)
-        engine.drafting = self._noted  # type: ignore[assignment]  # __getattr__ is the rest of it
+        engine.drafting = self._noted  # its __getattr__ is the rest of an engine
 
     def decode(self, prompt: Tokens, new_tokens: int) -> tuple[Sequence[int], list[TreeRound]]:
         """Return a prompt's greedy answer and its rounds."""

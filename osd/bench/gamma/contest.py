@@ -61,8 +61,8 @@ class Timed:
         self.name = inner.name
         self.signal: Signal = inner.signal
         self.spent_ns = 0
-        """Nanoseconds of processor time in plan, steer and observe: what other processes take is left out, and what it
-        takes to read the clock."""
+        """Nanoseconds of processor time in plan, should_continue and observe: what other processes take is left out,
+        and what it takes to read the clock."""
         self.decisions = 0
         """Answers to single requests: how far to draft, and after each token whether to go on."""
         self.started = 0

@@ -1,6 +1,6 @@
 """Replays traces under any controller and any costs, without a model.
 
-The loop is the engine's (osd/engine/engine.py): rows are planned, steered and observed through the same
+The loop is the engine's (osd/engine/engine.py): rows are planned, asked to go on, and observed through the same
 :class:`~osd.gamma.planner.GammaPlanner`, join as others leave, and a leaving row's place is taken by the last. A cost
 table stands where the clock was, and what it says also feeds the cost model that the controller looks into. So for
 greedy traces each request's rounds come out as the engine's own, as long as the controller does not look at costs;
@@ -49,7 +49,7 @@ class Simulated:
     draft_ms: float = 0.0
     verify_ms: float = 0.0
     decision_seconds: float = 0.0
-    """Processor seconds of this thread in plan, steer and observe; no part of the simulated time."""
+    """Processor seconds of this thread in plan, should_continue and observe; no part of the simulated time."""
     decisions: int = 0
     """Answers to single requests: how far to draft, and after each token whether to go on."""
     by_request: list[list[Observation]] = field(default_factory=list)

@@ -72,7 +72,7 @@ def check(
     _check_config(folder, config)
     tensors = _without_shared(read(folder), shared)
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    _check_shapes(given, {name: shape for name, shape in known.items() if not _sharers(name, shared)})
+    _check_shapes(given, {name: shape for name, shape in known.items() if not sharers(name, shared)})
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor.float()).all()):
             raise Refused(f"{name} holds numbers that are not finite")
@@ -102,7 +102,7 @@ def _check_shapes(given: Shapes, known: Shapes) -> None:
     raise Refused(f"{name} is {given.get(name, 'missing')}, and the draft that is loaded has {known.get(name, 'none')}")
 
 
-def _sharers(name: str, shared: Iterable[str]) -> list[str]:
+def sharers(name: str, shared: Iterable[str]) -> list[str]:
     """Return the shared parameters that a tensor goes into, told by the end of its name, whatever module is named
     before."""
     return [theirs for theirs in shared if name.endswith(".".join(theirs.split(".")[-2:]))]
@@ -113,7 +113,7 @@ def _without_shared(tensors: Mapping[str, torch.Tensor], shared: Mapping[str, to
     Refused where it is none."""
     kept: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        for theirs in (found := _sharers(name, shared)):
+        for theirs in (found := sharers(name, shared)):
             if not torch.equal(tensor.to(shared[theirs]), shared[theirs]):
                 raise Refused(f"{name} would be written into the target's own {theirs}; publish the folder without it")
         if not found:

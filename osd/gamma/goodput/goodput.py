@@ -65,7 +65,7 @@ class GoodputRow:
         rule = self._rule
         rule.emitted += seen.accepted + 1
         rule.drafted += seen.drafted
-        rule.passes = max(rule.passes, seen.drafted)  # no pass is told of where trees draft: one for each level
+        rule.passes = max(rule.passes, seen.drafted)  # no pass is told of where a proposer drafts: one a level
         if seen.text:
             self.last = seen.text[-1]
         if seen.drafted or self.looks:

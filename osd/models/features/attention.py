@@ -20,8 +20,8 @@ class UnrolledAttention:
         self._values: list[Tensor] = []
 
     def __call__(self, entered: Tensor, step: int, first: int = 0) -> Tensor:
-        """Compute (B, C, H) at the C columns from ``first`` on, from what attention reads: (B, T, D) in step 0,
-        (B, C, D) later. Column t stands at position t + ``step``."""
+        """Return what attention gives, (B, C, H), at the C columns from ``first`` on. ``entered``: what it reads,
+        (B, T, D) in step 0, later (B, C, D). Column t stands at position t + ``step``."""
         (rows, width, _), parts = entered.shape, self._parts
         begin = step + (first if step else 0)
         asked = entered if step else entered[:, first:]

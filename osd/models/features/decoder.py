@@ -91,7 +91,7 @@ class FeatureDecoder:
         return self.draft.whole(self.proposed(hidden, step))
 
     def proposed(self, hidden: Tensor, step: int = 0) -> Tensor:
-        """Return them over what the draft can propose alone, (…, Vd)."""
+        """Return the logits over what the draft can propose alone, (…, Vd); see :meth:`logits`."""
         draft = self.draft
         if isinstance(draft, MedusaDraft):
             if len(draft.lm_heads):

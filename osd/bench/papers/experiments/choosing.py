@@ -144,7 +144,7 @@ def larger(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
         ) if (figure := _share(some))
     }  # fmt: skip
     rows = [{
-        "texts": len(right), "larger draft faster": float(np.mean(faster or [0])), "ρ higher with it": len(holds),
+        "texts": len(right), "larger draft faster": sum(faster) / max(1, len(faster)), "ρ higher with it": len(holds),
         "condition holds as printed": sum(printed for printed, _ in holds),
     }]  # fmt: skip
     return PaperFindings(figures, {f"Texts, costs of {small.texts.table.name}": rows})

@@ -45,7 +45,7 @@ def prefixes(prompts: Sequence[Tokens], length: int) -> list[Tokens]:
     """Return as many prompts of ``length`` tokens, put together of these. Raises BadInput where they are too few."""
     count = len(prompts)
     joined = [token for prompt in prompts for token in prompt]
-    while joined and len(joined) < count * length:
+    while len(joined) > 1 and len(joined) < count * length:
         joined += joined[1:]  # each time begun elsewhere
     found = [tuple(joined[i * length : (i + 1) * length]) for i in range(count)]
     if not joined or len(set(found)) < count:

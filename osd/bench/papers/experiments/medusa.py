@@ -24,13 +24,14 @@ from osd.demo.runner.circle import StreamPlan, own_settings, turning
 from osd.demo.runner.feed import RequestFeed
 from osd.demo.runner.source import Segment
 from osd.models.features.files import save_feature_draft
-from osd.models.features.model import feature_target
+from osd.models.features.model import feature_target, load_feature_model
 from osd.models.features.new import HEADS, new_feature_draft
-from osd.models.pair import Pair, load_pair
+from osd.models.pair import Pair, load_model, load_pair
 from osd.prompts import encode
 from storage.errors import BadRequest
 from storage.files.files import make_folder
 from storage.records import DEFAULT_DRAFT, Request
+from storage.versions.feature_kinds import feature_kind
 
 GAMMA = 5
 TESTS = {True: 16, False: 4}
@@ -90,7 +91,9 @@ class LearnedDrafts:
                 circle.worker.require_alive()
                 self._bench.watch.at(f"{name}: {feed.finished} of {plan.requests}")
             version = circle.store.versions.current(DEFAULT_DRAFT)
-            shutil.copytree(circle.store.versions.folder(version), out)
+            aside = out.with_name(f"{out.name}-aside")
+            shutil.copytree(circle.store.versions.folder(version), aside, dirs_exist_ok=True)
+            aside.rename(out)
 
     def _requests(self, pair: Pair, plan: StreamPlan) -> Iterator[Request]:
         for text in plan.segments[0].prompts:
@@ -123,11 +126,11 @@ def compared(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
 
 
 def _with(pair: Pair, bench: PapersBench, folder: Path) -> Pair:
-    """Return the pair with another draft, of which the target is the same one in memory."""
-    serve = bench.settings.serve
-    return replace(
-        load_pair(bench.target, folder, device=serve.device, dtype=serve.dtype), tokenizer=pair.tokenizer
-    )  # fmt: skip
+    """Return the pair with another draft, over the same target in memory."""
+    if feature_kind(folder):
+        return replace(pair, draft=load_feature_model(folder, pair.target))
+    draft = load_model(folder, pair.device, bench.settings.serve.dtype)
+    return replace(pair, draft=replace(draft, shared=pair.draft.shared))
 
 
 def _trees(pair: Pair, bench: PapersBench, sizes: PaperSizes) -> TimedEngine:

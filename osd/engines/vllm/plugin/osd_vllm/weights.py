@@ -34,8 +34,9 @@ def put(model: nn.Module, config: Any, tensors: Mapping[str, torch.Tensor]) -> i
         initialize_layerwise_reload(model)
         loaded = model.load_weights(iter(tensors.items()))  # type: ignore[operator]
         finalize_layerwise_reload(model, config)
-        if (vocabulary := tensors.get("token_map")) is not None:
-            model.token_map.copy_(vocabulary)  # type: ignore[operator, union-attr]
+        vocabulary, kept = tensors.get("token_map"), getattr(model, "token_map", None)
+        if vocabulary is not None and kept is not None:
+            kept.copy_(vocabulary)
         head = getattr(model, "lm_head", None)
         tied = getattr(config.hf_config, "tie_word_embeddings", False)
         if tied and head is not None and head.weight.device.type == "cpu":

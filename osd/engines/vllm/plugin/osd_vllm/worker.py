@@ -14,7 +14,7 @@ import torch
 
 from .digest import weights_digest
 from .weights import put, shared_parameters
-from .weights_check import NotSeen, Refused, check, read, shapes
+from .weights_check import NotSeen, Refused, check, read, shapes, sharers
 
 Facts = dict[str, Any]
 PROCESS = uuid.uuid4().hex
@@ -66,7 +66,8 @@ class OsdWorker:
         try:
             count = self._osd_put(tensors)
         except Exception as error:
-            self._osd_put(read(Path(before["folder"])))
+            former = read(Path(before["folder"]))
+            self._osd_put({name: each for name, each in former.items() if not sharers(name, before["shared"])})
             raise Refused(f"vLLM did not load {folder}, and has its former draft back ({error})") from error
         self._osd_serves = {"version": version, "sha256": sha256, "folder": folder}
         return {"rank": self.rank, "process": PROCESS, "tensors": count, **self._osd_serves}  # type: ignore[attr-defined]
