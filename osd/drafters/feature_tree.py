@@ -73,7 +73,7 @@ class FeatureTrees:
         self._level_width = 0
         """Nodes of a row in the level that was read last, padding included."""
         self._told: list[tuple[float, int]] = [(0.0, 0) for _ in rows]
-        """Of the newest level, by row: the chance that it has the next token where the level above had one, as the
+        """By row, of the newest level: the chance that it has the next token where the level above had one, as the
         draft sees it before any is drawn, and its likeliest token."""
         self.passes = 0
 

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from osd.models import lazy_memory
+from osd.models.attention_metadata import AttentionMetadata
 from osd.models.kv_blocks import BLOCK, Rows
 from osd.models.lazy_memory import LazyTensor
 
-if TYPE_CHECKING:
-    from osd.models.kv_cache import RaggedCache
+
+class Addressed(Protocol):
+    """What a layer asks of the cache that it belongs to."""
+
+    feed: AttentionMetadata
+    """Where the pass that runs writes and reads."""
+    layout: Rows
+    """Where the rows lie."""
+    length: int
+    """Positions of a row."""
+
+    def line(self, row: int, begin: int, end: int) -> slice | torch.Tensor:
+        """Return the slots of some of a row's positions."""
+        ...
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers' own base is untyped
@@ -25,7 +38,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
 
     is_sliding = False
 
-    def __init__(self, cache: RaggedCache) -> None:
+    def __init__(self, cache: Addressed) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.cache = cache
         self.kept: list[torch.Tensor] = []

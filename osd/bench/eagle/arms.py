@@ -32,7 +32,7 @@ class DepthArm:
     name: str
     rule: str = "fixed"
     depth: int = EAGLE_2
-    """Of the first rounds, or of all."""
+    """The depth of the first rounds, or of all."""
     sized: bool = False
     """Whether nodes that are not worth their verification are left out: osd's own, and not the paper's."""
     papers: bool = False

@@ -82,7 +82,7 @@ class Stream:
         self._target = TargetReader(engine.pair.target, engine.limit)
         self._version = engine.draft_version
         self._numbers: dict[str, int] = {}
-        """Of requests in flight, which of their segment's prompts they are."""
+        """Which of their segment's prompts the requests in flight are."""
         if isinstance(engine.drafting, BlendedDrafter):
             engine.drafting.watched = {}
 

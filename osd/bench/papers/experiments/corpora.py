@@ -31,7 +31,7 @@ SHARES = (0.05, 0.2, 0.5, 1.0)
 FIELDS = ("category", "domain")
 """Fields of a line that name its category."""
 NODES, DEPTH = 32, 16
-"""Of trees, as `osd bench trees` has them."""
+"""Nodes and depth of trees at most, as `osd bench trees` has them."""
 
 
 def memory(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:

@@ -28,7 +28,7 @@ from storage.sampling import GREEDY
 
 EPOCHS = 2
 SHARES = {True: (0.1, 0.3, 0.5, 0.7, 1.0), False: (0.1, 0.3, 0.7, 1.0)}
-"""Of as many prompts as were served, full and small."""
+"""Shares of as many prompts as were served, full and small."""
 SETS = {True: None, False: 2}
 """Data sets, from the first, that drafts are distilled on beforehand; None: all."""
 MANY = 1 << 30
