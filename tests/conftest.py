@@ -15,6 +15,8 @@ from storage.store import Store, open_store
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+for name in [name for name in os.environ if name.startswith("OSD_")]:
+    del os.environ[name]  # servers that a module shares are started before a test's own surroundings
 # A busy machine is no reason to fail: how long an example takes says nothing about what is tested.
 hypothesis_settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("unhurried")
