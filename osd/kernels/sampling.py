@@ -235,6 +235,103 @@ def judge(
         accepted[row] = taken
 
 
+@njit
+def child(parents: Index, marks: Index, node: int, mark: int) -> int:
+    """Return the first child of ``node`` that has this mark, from 1 on; 0 where there is none."""
+    for i in range(len(parents)):
+        if parents[i] == node and marks[i] == mark:
+            return i + 1
+    return 0
+
+
+@njit
+def norm(weights: Floats) -> None:
+    """Scale weights to a mass of 1; none stay none."""
+    total = mass(weights)
+    if total > 0.0:
+        scale(weights, np.float32(1.0 / total))
+
+
+@njit(error_model="numpy")
+def try_drawn(
+    r: Floats, q: Floats, node: int, tokens: Index, parents: Index, turns: Index, tests: Doubles
+) -> tuple[int, np.float32]:
+    """Try the drawn children of a node, one after another: the one that is kept, from 1 on, 0 for none; and the chance
+    with which it, or the first, was to be kept. ``r`` and ``q`` (V,) become what is left of them."""
+    chance = np.float32(np.nan)
+    for turn in range(len(tests)):
+        place = child(parents, turns, node, turn)
+        if not place:
+            break
+        token = tokens[place - 1]
+        passed = tests[turn] * q[token] < r[token]
+        if passed or not turn:
+            chance = ratio(r[token], q[token])
+        if passed:
+            return place, chance
+        left = 0.0
+        for i in range(len(r)):
+            left += np.float64(max(r[i] - q[i], zero))
+        if left > 0.0:  # p = q up to rounding leaves nothing: then r itself
+            for i in range(len(r)):
+                r[i] = max(r[i] - q[i], zero)
+        q[token] = zero
+        norm(r)
+        norm(q)
+    return 0, chance
+
+
+@njit(error_model="numpy")
+def step(
+    r: Floats, q: Floats, node: int, tokens: Index, parents: Index, turns: Index, tests: Doubles, chance: float
+) -> tuple[int, int, np.float32]:
+    """Decide one node: the child that is kept, from 1 on, 0 for none; the token that was drawn in the end; and the
+    probability with which the child that was accepted, or the first one, was to be; NaN where there was none. ``r``
+    (V,): p there; ``q`` (V,): what its children were drawn from, empty where none was."""
+    kept, probability = 0, np.float32(np.nan)
+    if len(q):
+        kept, probability = try_drawn(r, q, node, tokens, parents, turns, tests)
+    if kept:
+        return kept, 0, probability
+    token, first = pick(r, chance), 0
+    for i in range(len(parents)):
+        if parents[i] == node:
+            first = first if first else i + 1
+            if tokens[i] == token:
+                return i + 1, token, np.float32(r[token] / mass(r))
+    if first and np.isnan(probability):
+        probability = np.float32(r[tokens[first - 1]] / mass(r))
+    return 0, token, probability
+
+
+@holding
+def judge_trees(
+    logits: Floats, q: Floats, tokens: Index, parents: Index, turns: Index, settings: Doubles, tests: Doubles,
+    draws: Doubles, path: Index, follows: Index, chances: Floats,
+) -> None:  # fmt: skip
+    """Accept paths of trees, as :func:`osd.verification.rejection_sampling_trees.accept_tree_sampled`.
+
+    Takes the target's logits (B, N + 1, V), q (B, Q, V) where children were drawn, Q = 0 else, and the trees' tokens,
+    parents and turns, (B, N) each, with tests (B, D + 1, T) and draws (B, D + 1). Sets path (B, D + 1), follows (B,)
+    and chances (B, D + 1) as :class:`osd.verification.rejection_sampling_trees.TreeVerifyResult` has them; path and
+    chances hold −1 and NaN before."""
+    width = logits.shape[2]
+    r, left = np.empty(width, np.float32), np.empty(width if q.shape[1] else 0, np.float32)
+    for row in range(len(logits)):
+        node, path[row, 0] = 0, 0
+        for depth in range(draws.shape[1]):
+            warp(logits[row, node], settings[row], r)
+            if len(left):
+                left[:] = q[row, min(node, q.shape[1] - 1)]
+            node, token, chances[row, depth] = step(
+                r, left, node, tokens[row], parents[row], turns[row], tests[row, depth], draws[row, depth]
+            )
+            if not node:
+                follows[row] = token
+                break
+            path[row, depth + 1] = node
+
+
 @njit(fastmath=LANES)
 def accept(embedding: Floats, matrices: Floats, biases: Floats, out: Floats) -> np.float32:
     """Return the sigmoid of a SiLU ResNet's output for ``embedding`` (D,): layers ``matrices`` (L, D, D) and ``biases``

@@ -20,6 +20,7 @@ from osd.kernels.compile_background import BackgroundCompile
 from osd.kernels.compile_subprocess import apart
 from osd.logits import RaggedLogits
 from osd.models.llama_forward_compiled import WORTH_COMPILING, Acceptance
+from osd.verification.rejection_sampling_trees import TreeBatch, TreeVerifyResult
 from osd.verification.warping import Warp
 
 MOST_NUMBERS = 1 << 20
@@ -40,6 +41,9 @@ def compile_choosing() -> Any:
     judged = kept, kept.copy(), length.copy(), length.copy()
     compiled.judge(logits, length, q, token, length, settings, chances, True, *judged)
     compiled.draw(logits[:1], settings, chances, 0, q[0], token[0])
+    tests, path = np.full((1, 2, 1), 0.5), np.zeros((1, 2), np.int64)
+    draws, numbers = np.full((1, 2), 0.5), np.empty((1, 2), np.float32)
+    compiled.judge_trees(logits[None], q, token, token, token, settings, tests, draws, path, length.copy(), numbers)
     compiled.likeliest(logits, np.empty(2, np.int64))
     compiled.read_off(logits, logits, *NO_ACCEPTANCE, np.empty(2, np.int64), *np.empty((2, 2), np.float32))
     return compiled
@@ -141,3 +145,18 @@ def judge(
         kept, shared, accepted, follows,
     )  # fmt: skip
     return SampledResult(accepted.tolist(), follows.tolist(), shared.tolist(), torch.from_numpy(kept) if keep else None)
+
+
+def judge_trees(logits: Tensor, forest: TreeBatch, tests: Tensor, draws: Tensor, warp: Warp) -> TreeVerifyResult:
+    """Accept paths of trees as :func:`osd.verification.rejection_sampling_trees.accept_tree_sampled`, by the target's
+    logits (B, N + 1, V) before ``warp``."""
+    compiled: Any = CHOOSING.ready
+    path, follows = np.full(draws.shape, -1, np.int64), np.empty(len(logits), np.int64)
+    chances = np.full(draws.shape, np.nan, np.float32)
+    drawn_from = logits.new_empty(len(logits), 0, logits.shape[2]) if forest.q is None else forest.q
+    given = (logits, drawn_from, forest.tokens, forest.parents, forest.turns)
+    compiled.judge_trees(
+        *(each.contiguous().numpy() for each in given), warp.settings, tests.contiguous().numpy(),
+        draws.contiguous().numpy(), path, follows, chances,
+    )  # fmt: skip
+    return TreeVerifyResult(*map(torch.from_numpy, (path, follows, chances)))

@@ -13,6 +13,7 @@ from osd.logits import RaggedLogits
 from osd.models.decoder import Decoder
 from osd.models.tree_mask import lay_out, tables
 from osd.sequence import SequenceState
+from osd.verification import compiled_sampling
 from osd.verification.logits_processors import process_target
 from osd.verification.lossy import LossyRule, judge_lossy
 from osd.verification.rejection_sampling_trees import (
@@ -93,6 +94,8 @@ def _walk(logits: Tensor, rows: Sequence[SequenceState], draft: Draft, warp: War
     forest = TreeBatch(draft.tokens, parents, turns, draft.q if most else None, most, height)
     lines = torch.arange(len(rows), device=logits.device)
     tests, draws = _uniforms(rows, draft.trees, chance, height, most)
+    if compiled_sampling.takes(logits):
+        return compiled_sampling.judge_trees(logits, forest, tests, draws, warp)
     return accept_tree_sampled(lambda node: warp(logits[lines, node].unsqueeze(1))[:, 0], forest, tests, draws)
 
 

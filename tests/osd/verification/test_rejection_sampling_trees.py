@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,7 +14,12 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from osd.draft import Tree
-from osd.verification.rejection_sampling_trees import TreeBatch, accept_tree_greedy, accept_tree_sampled
+from osd.verification.rejection_sampling_trees import (
+    TreeBatch,
+    TreeVerifyResult,
+    accept_tree_greedy,
+    accept_tree_sampled,
+)
 from tests.support.plain_trees import PlainTree, emitted, forest, walk, without
 
 VOCABULARY = 5
@@ -110,6 +116,18 @@ def test_rows_walk_as_the_plain_rule_does(seed: int, drawn: int, holes: bool) ->
 def test_texts_of_two_tokens_follow_p(drawn: int, certain: int) -> None:
     """60,000 trees through the fast rule, their children drawn anew for each; what a tree does not decide is drawn from
     p. Level 1e-4: with these four cases a false alarm has odds of at most 1 in 2,500 for fresh seeds."""
+
+    def plain(p: Tensor, trees: TreeBatch, tests: Tensor, draws: Tensor) -> TreeVerifyResult:
+        rows = torch.arange(len(p))
+        return accept_tree_sampled(lambda node: p[rows, node], trees, tests, draws)
+
+    two_tokens_follow(drawn, certain, plain)
+
+
+def two_tokens_follow(
+    drawn: int, certain: int, judge: Callable[[Tensor, TreeBatch, Tensor, Tensor], TreeVerifyResult]
+) -> None:
+    """``judge`` takes p (B, N + 1, V) at each node, the trees, tests and draws."""
     count, generator = 60_000, torch.Generator().manual_seed(drawn * 10 + certain)
     p, q = tables(generator, 2, VOCABULARY + 1, holes=False)  # by the token before; the last line is the root's
     roots = torch.full((count, 1), VOCABULARY)
@@ -120,8 +138,7 @@ def test_texts_of_two_tokens_follow_p(drawn: int, certain: int) -> None:
     turns = torch.tensor([*range(drawn), *[-1] * certain] * 2).expand(count, -1)
     trees = TreeBatch(tokens, parents, turns, q[state[:, :2]] if drawn else None, drawn, 2)
     tests, draws = (torch.rand(count, 3, n, generator=generator, dtype=torch.double) for n in (drawn, 1))
-    rows = torch.arange(count)
-    walked = accept_tree_sampled(lambda node: p[state[rows, node]], trees, tests, draws[..., 0])
+    walked = judge(p[state], trees, tests, draws[..., 0])
     after_one = torch.multinomial(p, count, replacement=True, generator=generator)
     seen: Counter[tuple[int, int]] = Counter()
     for i, (path, follows) in enumerate(zip(walked.path.tolist(), walked.follows.tolist(), strict=True)):
