@@ -18,7 +18,6 @@ from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
 from osd.demo.runner.process import command, environment, save_settings
 from osd.engine.session import in_folder
-from osd.models.model import Model
 from osd.models.pair import Pair, load_model
 from storage.errors import BadInput, TrainingFailed
 from storage.sampling import Sampling
@@ -144,17 +143,18 @@ class _Table:
             drawn = plan.sampling(job.temperature)
             asked += ["--target", in_folder(self._pair.target).name, "--temperature", drawn.temperature]
             asked += ["--top-p", plan.top_p]
-        return distil_draft(settings, self._answered.learn, self._pair.draft, out, plan.epochs, *asked, told=str(job))
+        draft = in_folder(self._pair.draft).name
+        return distil_draft(settings, self._answered.learn, draft, out, plan.epochs, *asked, told=str(job))
 
 
 def distil_draft(
-    settings: Settings, samples: Path, draft: Model, out: Path, epochs: int, *asked: object, told: str
+    settings: Settings, samples: Path, draft: str | Path, out: Path, epochs: int, *asked: object, told: str
 ) -> dict[str, Any]:
     """Distil a draft on a file of samples, in a process of the trainer, into ``out``, which must not be there; return
     its summary. ``asked``: further options of `python -m trainer distil`; ``told``: what is distilled. Raises
     TrainingFailed."""
     config = save_settings(settings, out.parent / "osd.toml")
-    plain = ("--samples", samples, "--draft", in_folder(draft).name, "--out", out, "--epochs", epochs)
+    plain = ("--samples", samples, "--draft", draft, "--out", out, "--epochs", epochs)
     done = subprocess.run(
         command("distil", *plain, "--config", config, "--json", *asked), env=environment(), capture_output=True,
         text=True,

@@ -21,6 +21,7 @@ from osd.bench.papers.claims import PaperFigure, mean_of
 from osd.bench.papers.entry import Curve, PaperExperiment, PaperFindings, PapersBench, PaperSizes, Picture
 from osd.bench.papers.experiments.timing import TimedAnswer, TimedEngine, by_turns, ratios_of, speed_up_of
 from osd.drafters.scoring import logits_of
+from osd.engine.session import in_folder
 from osd.models.model import Model
 from osd.models.pair import Pair, load_model, load_pair, row_limit
 from storage.insights.judged import JudgedPositions
@@ -76,7 +77,7 @@ def _made(bench: PapersBench, sizes: PaperSizes) -> DistilledDrafts:
         learned = answered(pair, bench.settings, prompts, GREEDY, sizes.tokens, POSITIONS[bench.full], own)
         if not (own / "draft").exists():
             settings = bench.settings.changed(learn=REFERENCE.learn, storage={"directory": own / "data"})
-            distil_draft(settings, learned.learn, pair.draft, own / "draft", EPOCHS, told=name)
+            distil_draft(settings, learned.learn, in_folder(pair.draft).name, own / "draft", EPOCHS, told=name)
         model = load_model(own / "draft", pair.device, serve.dtype)
         found.append(DistilledSet(name, replace(model, shared=pair.draft.shared), learned.test))
     return DistilledDrafts(pair, found)

@@ -20,6 +20,7 @@ from osd.bench.papers.entry import PaperExperiment, PaperFindings, PapersBench, 
 from osd.bench.papers.experiments.streams import drawn, online, served
 from osd.demo.runner.measure import FinishedRequest
 from osd.demo.runner.source import Segment
+from osd.engine.session import in_folder
 from osd.models.pair import Pair, load_model, load_pair
 from osd.prompts import encode
 from storage.errors import BadInput
@@ -86,8 +87,8 @@ def _distilled(bench: PapersBench, pair: Pair, texts: AnsweredSet, requests: int
     out = folder / f"draft-{requests}"
     if not out.exists():
         settings = bench.settings.changed(learn=REFERENCE.learn, storage={"directory": folder / "data"})
-        asked = ("--requests", requests)
-        distil_draft(settings, texts.learn, pair.draft, out, EPOCHS, *asked, told=f"{folder.name}, {requests} answers")
+        asked, told = ("--requests", requests), f"{folder.name}, {requests} answers"
+        distil_draft(settings, texts.learn, in_folder(pair.draft).name, out, EPOCHS, *asked, told=told)
     return out
 
 

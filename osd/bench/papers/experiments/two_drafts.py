@@ -6,15 +6,14 @@ one's pass costs beside the smaller one's is told: that of LLaMA 13B beside 7B.
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from osd.bench.distil.bench import distil_draft
 from osd.bench.distil.texts import answers
 from osd.bench.gamma.costs import CostTable, Piece, Pieces, find_costs
 from osd.bench.gamma.rounds import RecordedText, Recording
@@ -30,7 +29,6 @@ from osd.bench.papers.experiments.replays import (
     recording_of,
 )
 from osd.bench.papers.experiments.subjects import other_texts
-from osd.demo.runner.process import command, environment
 from osd.models.pair import Pair, load_pair, row_limit
 from osd.models.small_draft import cut
 from osd.models.weights import read_weights
@@ -38,7 +36,6 @@ from osd.models.writing import write_full
 from osd.prompts import encode
 from router.foresight import TextScore
 from router.throughput import Costs
-from storage.errors import TrainingFailed
 from storage.files.files import writing
 from storage.replay.exports import write_export
 from storage.sampling import GREEDY
@@ -127,11 +124,8 @@ def _larger(bench: PapersBench, pair: Pair, folder: Path, sizes: PaperSizes) -> 
     prompts = [tokens for text in texts if len(tokens := encode(pair.tokenizer, text)) < limit]
     kept = answers(pair, bench.settings.changed(serve={"max_batch": 8}), prompts, GREEDY, sizes.tokens)
     write_export(samples, partial(iter, [kept]), overwrite=True)
-    asked = ("--samples", samples, "--draft", rough, "--out", made, "--epochs", EPOCHS, "--json")
-    done = subprocess.run(command("distil", *asked), env=environment(), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise TrainingFailed(run="(offline)", draft=str(rough), reason=done.stderr.strip()[-300:])
-    bench.watch.say(f"the larger draft's loss is {json.loads(done.stdout.splitlines()[-1])['loss_last']:.2f}")
+    done = distil_draft(bench.settings, samples, rough, made, EPOCHS, told="a larger draft")
+    bench.watch.say(f"the larger draft's loss is {done['loss_last']:.2f}")
     return made
 
 
