@@ -35,6 +35,10 @@ def papers(
     out: Annotated[
         Path, typer.Option(help="Folder of the page; what is there already is not run again.", metavar="DIR")
     ] = Path("out/papers"),
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(help="Folders of other runs (pair, prompts, seed), told beside.", metavar="DIR,…"),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Every table and figure of five papers: what is claimed, what comes of it here, confirmed, refuted or open.
@@ -50,5 +54,6 @@ def papers(
         result = bench_papers(
             surroundings(ctx).settings, watch, out, papers=listed(paper), ids=listed(table), full=full, target=target,
             draft=draft, prompts=listed(prompts), seed=seed,
+            beside=[Path(name) for name in listed(beside)],
         )  # fmt: skip
     raise typer.Exit(result.show(as_json=json))

@@ -8,19 +8,21 @@ OUT/index.html, results.md, results.json
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.folder import PLAN, RunFolder
+from osd.bench.harness.prompts import name_of
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
 from osd.bench.papers.catalogue import PAPERS
-from osd.bench.papers.entry import EntryResult, Paper, PaperEntry, PaperFindings, PapersBench
+from osd.bench.papers.entry import EntryResult, Paper, PaperEntry, PaperFindings, PapersBench, PapersRun
 from osd.bench.papers.page import leave
 from osd.server.start import choose_pair
 from storage.errors import BadSetting, OsdError
@@ -62,26 +64,46 @@ def chosen(papers: Sequence[str], ids: Sequence[str]) -> list[EntryJob]:
 def bench_papers(
     settings: Settings, watch: Watch, out: Path, *, papers: Sequence[str] = (), ids: Sequence[str] = (),
     full: bool = False, target: str | None = None, draft: str | None = None, prompts: Sequence[str] = (), seed: int = 0,
+    beside: Sequence[Path] = (),
 ) -> BenchResult:  # fmt: skip
-    """Run what is asked for and not yet in ``out``, then write the page of everything that is there.
+    """Run what is asked for and not yet in ``out``, then write the page of everything that is there. ``beside``:
+    folders of other runs, whose figures the page tells beside.
 
     An entry that fails with an error of osd is kept without findings, its claims open. Raises BadSetting for what
     there is not, or where ``out`` holds a run of another plan; StoreWriteFailed.
     """
+    others = [run_of(path, "--beside") for path in beside]
     jobs, pair = chosen(papers, ids), choose_pair(settings.serve, target, draft)
     facts = {
-        "target": pair.target, "draft": pair.draft, "prompts": list(prompts), "size": FULL if full else SMALL,
-        "seed": seed,
+        "target": told(pair.target, pair.shipped), "draft": told(pair.draft, pair.shipped),
+        "prompts": [name_of(Path(name)) for name in prompts], "size": FULL if full else SMALL, "seed": seed,
     }  # fmt: skip
     RunFolder(out, facts, "papers.jsonl", dict)
     bench = PapersBench(settings, watch, out, pair.target, pair.draft, full, prompts, seed)
     runnable = [job for job in jobs if job.entry.experiment and kept(out, job) is None]
     _estimate(runnable, full, watch)
     measure_all(runnable, lambda job: _run(bench, job), watch, work=lambda job: _minutes(job, full))
-    results = {(job.paper.name, job.entry.id): result for job in chosen((), ()) if (result := kept(out, job))}
-    files = leave(results, facts, out)
-    figures = _figures(results, jobs)
-    return BenchResult("papers", facts, figures, {"Claims": _rows(results, jobs)}, files, watch.stopped)
+    run = run_of(out)
+    files = leave(run, others, out)
+    figures = _figures(run.results, jobs)
+    return BenchResult("papers", facts, figures, {"Claims": _rows(run.results, jobs)}, files, watch.stopped)
+
+
+def run_of(folder: Path, option: str = "--out") -> PapersRun:
+    """Return the run that a folder holds. Raises BadSetting where there is none, or a result cannot be read."""
+    try:
+        facts = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        reason = f"{folder} holds no run; give the --out of another `osd bench papers`"
+        raise BadSetting(source="option", key=option, reason=reason) from None
+    found = ((job, kept(folder, job)) for job in chosen((), ()))
+    return PapersRun(facts, {(job.paper.name, job.entry.id): result for job, result in found if result})
+
+
+def told(model: str, shipped: bool) -> str:
+    """Return a model's name as any machine may read it: a hub name, a folder's name, or that it ships with osd."""
+    name = Path(model).name if Path(model).is_dir() else model
+    return f"osd's own {name}" if shipped else name
 
 
 def place(out: Path, job: EntryJob) -> Path:
@@ -130,7 +152,7 @@ def _estimate(jobs: Sequence[EntryJob], full: bool, watch: Watch) -> None:
     watch.say(f"{len(jobs)} entries to run, about {minutes:.0f} min on two cores by the catalogue's estimates.")
 
 
-def _rows(results: dict[tuple[str, str], EntryResult], jobs: Sequence[EntryJob]) -> list[dict[str, str]]:
+def _rows(results: Mapping[tuple[str, str], EntryResult], jobs: Sequence[EntryJob]) -> list[dict[str, str]]:
     return [
         {"paper": job.paper.name, "entry": job.entry.id, "claim": verdict.claim.text, "rule": verdict.claim.rule,
          "figure": str(verdict.figure or "–"), "verdict": verdict.state}
@@ -139,7 +161,7 @@ def _rows(results: dict[tuple[str, str], EntryResult], jobs: Sequence[EntryJob])
     ]  # fmt: skip
 
 
-def _figures(results: dict[tuple[str, str], EntryResult], jobs: Sequence[EntryJob]) -> dict[str, object]:
+def _figures(results: Mapping[tuple[str, str], EntryResult], jobs: Sequence[EntryJob]) -> dict[str, object]:
     """Count verdicts and entries, and name what failed."""
     rows = _rows(results, jobs)
     counts = {state: sum(row["verdict"] == state for row in rows) for state in ("confirmed", "refuted", "open")}

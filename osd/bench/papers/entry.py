@@ -169,3 +169,19 @@ class EntryResult:
     def verdicts(self, entry: PaperEntry) -> list[ClaimVerdict]:
         """Judge the entry's claims, by the rules as they are written now."""
         return [judge(claim, self.findings.figures) for claim in entry.claims]
+
+
+@dataclass(frozen=True, slots=True)
+class PapersRun:
+    """A run as its folder holds it: another pair, other prompts or another seed are another run."""
+
+    facts: Mapping[str, Any]
+    """Target, draft, prompts, size, seed."""
+    results: Mapping[tuple[str, str], EntryResult]
+    """By paper and id."""
+
+    def differs(self, other: PapersRun) -> str:
+        """What this run has and the other one has not, for people: seed 1."""
+        own = {name: value for name, value in self.facts.items() if value != other.facts.get(name)}
+        told = {name: ", ".join(value) if isinstance(value, list) else str(value) for name, value in own.items()}
+        return "; ".join(f"{name} {value}" for name, value in told.items()) or "the same once more"

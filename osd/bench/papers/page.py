@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,16 +14,25 @@ from markupsafe import Markup
 
 from osd.bench.harness.report import save_json, shown
 from osd.bench.papers.catalogue import PAPERS
-from osd.bench.papers.claims import ClaimVerdict
-from osd.bench.papers.entry import EntryResult, Paper, PaperEntry, Picture
+from osd.bench.papers.claims import Claim, ClaimVerdict
+from osd.bench.papers.entry import EntryResult, Paper, PaperEntry, PapersRun, Picture
 from storage.files.files import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Results = Mapping[tuple[str, str], EntryResult]
 MARKED = 40
 """Points of a curve up to which each is marked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOnPage:
+    """A claim, what became of it, and what became of it in other runs."""
+
+    claim: Claim
+    verdict: ClaimVerdict | None
+    beside: Mapping[str, ClaimVerdict]
+    """By what is different there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +42,11 @@ class EntryOnPage:
     paper: Paper
     entry: PaperEntry
     result: EntryResult | None
-    verdicts: tuple[ClaimVerdict, ...]
+    claims: tuple[ClaimOnPage, ...]
     pictures: Mapping[str, Markup]
     """SVG by title."""
+    beside: Mapping[str, EntryResult]
+    """Results of other runs, by what is different there."""
 
     @property
     def state(self) -> str:
@@ -46,7 +57,7 @@ class EntryOnPage:
             return "not run yet"
         if self.result.failure:
             return "could not be run"
-        states = [verdict.state for verdict in self.verdicts]
+        states = [each.verdict.state for each in self.claims if each.verdict]
         return ", ".join(f"{states.count(s)} {s}" for s in ("confirmed", "refuted", "open") if s in states)
 
     @property
@@ -55,36 +66,58 @@ class EntryOnPage:
         return self.paper.command(self.entry)
 
 
-def leave(results: Results, facts: Mapping[str, Any], out: Path) -> dict[str, Path]:
-    """Write the page in its three forms; return the files by what they are. Raises StoreWriteFailed."""
-    entries = [_on_page(paper, entry, results) for paper in PAPERS for entry in paper.entries]
-    top = [(each, v) for each in entries for v in each.verdicts if v.claim.question]
+def leave(run: PapersRun, beside: Sequence[PapersRun], out: Path) -> dict[str, Path]:
+    """Write the page in its three forms; return the files by what they are. ``beside``: other runs, whose figures stand
+    beside the run's own. Raises StoreWriteFailed."""
+    entries = [_on_page(paper, entry, run, beside) for paper in PAPERS for entry in paper.entries]
+    told = {"entries": entries, "facts": run.facts, "compared": _compared(entries, run, beside)}
     files = {"page": out / "index.html", "Markdown": out / "results.md"}
     with writing(out):
-        files["page"].write_text(_render("page.html.jinja", entries, top, facts, escape=True), encoding="utf-8")
-        files["Markdown"].write_text(_render("page.md.jinja", entries, top, facts, escape=False), encoding="utf-8")
-    files["JSON"] = save_json(out / "results.json", {"settings": dict(facts), "papers": _plain(entries)})
+        files["page"].write_text(_render("page.html.jinja", told, escape=True), encoding="utf-8")
+        files["Markdown"].write_text(_render("page.md.jinja", told, escape=False), encoding="utf-8")
+    files["JSON"] = save_json(out / "results.json", {"settings": dict(run.facts), "papers": _plain(entries)})
     return files
 
 
-def _on_page(paper: Paper, entry: PaperEntry, results: Results) -> EntryOnPage:
-    result = results.get((paper.name, entry.id))
-    verdicts = tuple(result.verdicts(entry)) if result else ()
+def _on_page(paper: Paper, entry: PaperEntry, run: PapersRun, beside: Sequence[PapersRun]) -> EntryOnPage:
+    key = (paper.name, entry.id)
+    result, others = run.results.get(key), {each.differs(run): each.results.get(key) for each in beside}
+    found = {label: other for label, other in others.items() if other}
+    verdicts = result.verdicts(entry) if result else [None] * len(entry.claims)
+    theirs = {label: other.verdicts(entry) for label, other in found.items()}
+    claims = tuple(
+        ClaimOnPage(claim, verdicts[i], {label: some[i] for label, some in theirs.items()})
+        for i, claim in enumerate(entry.claims)
+    )
     pictures = {title: draw(each) for title, each in result.findings.pictures.items()} if result else {}
-    return EntryOnPage(paper, entry, result, verdicts, pictures)
+    return EntryOnPage(paper, entry, result, claims, pictures, found)
 
 
-def _render(
-    name: str, entries: list[EntryOnPage], top: list[tuple[EntryOnPage, ClaimVerdict]], facts: Mapping[str, Any],
-    *, escape: bool,
-) -> str:  # fmt: skip
+def _compared(entries: Sequence[EntryOnPage], run: PapersRun, beside: Sequence[PapersRun]) -> list[dict[str, Any]]:
+    """Return, for each other run, how many verdicts are the same there, and which are the opposite."""
+    rows = []
+    for label in (each.differs(run) for each in beside):
+        pairs = [
+            (each, own, own.verdict.state, own.beside[label].state)
+            for each in entries for own in each.claims if own.verdict and label in own.beside
+        ]  # fmt: skip
+        turned = [f"{each.paper.name}, {each.entry.id}: {own.claim.text}" for each, own, one, other in pairs
+                  if {one, other} == {"confirmed", "refuted"}]  # fmt: skip
+        same = sum(one == other for _, _, one, other in pairs)
+        rows.append({"label": label, "claims": len(pairs), "same": same, "turned": turned})
+    return rows
+
+
+def _render(name: str, told: Mapping[str, Any], *, escape: bool) -> str:
     environment = Environment(
         loader=PackageLoader("osd.bench.papers", ""), autoescape=escape, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters["shown"] = shown
+    entries: list[EntryOnPage] = told["entries"]
     by_paper = [(paper, [each for each in entries if each.paper is paper]) for paper in PAPERS]
-    return environment.get_template(name).render(papers=by_paper, top=top, facts=facts)
+    top = [(each, own) for each in entries for own in each.claims if own.claim.question and own.verdict]
+    return environment.get_template(name).render(told, papers=by_paper, top=top)
 
 
 def _plain(entries: list[EntryOnPage]) -> dict[str, Any]:
@@ -96,15 +129,20 @@ def _plain(entries: list[EntryOnPage]) -> dict[str, Any]:
             "title": entry.title, "state": each.state, "says": entry.says, "ran": entry.ran, "differs": entry.differs,
             "planned": entry.planned, "not_reproduced": entry.not_reproduced, "command": each.command,
             "claims": [
-                {"claim": v.claim.text, "rule": v.claim.rule, "verdict": v.state,
-                 "value": v.figure and v.figure.value, "error": v.figure and v.figure.error,
-                 "count": v.figure and v.figure.count}
-                for v in each.verdicts
+                {"claim": own.claim.text, "rule": own.claim.rule, **_verdict(own.verdict),
+                 "beside": {label: _verdict(other) for label, other in own.beside.items()}}
+                for own in each.claims if own.verdict
             ],
             "tables": dict(result.findings.tables) if result else {}, "sizes": result.sizes if result else "",
             "seconds": result.seconds if result else None, "failure": result.failure if result else "",
         }  # fmt: skip
     return found
+
+
+def _verdict(verdict: ClaimVerdict) -> dict[str, Any]:
+    figure = verdict.figure
+    numbers = {"value": figure.value, "error": figure.error, "count": figure.count} if figure else {}
+    return {"verdict": verdict.state, **numbers}
 
 
 def figure_of(picture: Picture) -> Figure:

@@ -12,7 +12,7 @@ from osd.bench.gamma.costs import find_costs
 from osd.bench.gamma.rounds import Recording
 from osd.bench.gamma.simulate import Simulator
 from osd.bench.harness.watch import Watch
-from osd.bench.papers.bench import EntryJob, bench_papers, chosen, kept, place
+from osd.bench.papers.bench import EntryJob, bench_papers, chosen, kept, place, told
 from osd.bench.papers.entry import PapersBench, PaperSizes
 from osd.bench.papers.experiments import gamma_rules, theorems
 from osd.bench.papers.experiments.replays import DEPTH, WARM_TEXTS, ReplayedTexts, fixed, papers_analytic, replayed
@@ -119,6 +119,38 @@ def test_another_plan_wants_another_folder_and_names_must_be_known(tmp_path: Pat
     for papers, ids, says in ((["nips"], [], "none of osd"), (["osd"], ["Table 99"], "there is no 'table 99'")):
         with pytest.raises(BadSetting, match=says):
             chosen(papers, ids)
+
+
+def test_other_runs_stand_beside_and_what_turned_is_told(tmp_path: Path) -> None:
+    settings, ids = settings_of(storage__directory=tmp_path / "data"), ["Table 5", "A.3"]
+    for name, seed in (("one", 0), ("other", 1)):
+        bench_papers(settings, Watch(), tmp_path / name, papers=["osd"], ids=ids, seed=seed)
+    (job,) = chosen(["osd"], ["A.3"])
+    written = place(tmp_path / "other", job)
+    found = json.loads(written.read_text("utf-8"))
+    found["findings"]["figures"]["off_by"]["value"] = 0.5
+    written.write_text(json.dumps(found), "utf-8")
+    bench_papers(settings, Watch(), tmp_path / "one", papers=["osd"], ids=ids, beside=[tmp_path / "other"])
+    said = (tmp_path / "one" / "results.md").read_text("utf-8")
+    assert "| seed 1 | 3 | 2 | osd, A.3: The numbers follow from Table 1, to 1 %. |" in said
+    assert "| *seed 1* | | 0.500 | refuted |" in said and "seed 1" in (tmp_path / "one" / "index.html").read_text(
+        "utf-8"
+    )
+    claims = json.loads((tmp_path / "one" / "results.json").read_text("utf-8"))["papers"]["osd"]["A.3"]["claims"]
+    assert claims[0]["verdict"] == "confirmed" and claims[0]["beside"]["seed 1"]["verdict"] == "refuted"
+    with pytest.raises(BadSetting, match=r"--beside.*holds no run"):
+        bench_papers(settings, Watch(), tmp_path / "one", papers=["osd"], ids=ids, beside=[tmp_path / "none"])
+
+
+def test_a_page_names_models_and_prompts_by_names_that_any_machine_can_read(tmp_path: Path) -> None:
+    settings, prompts = settings_of(storage__directory=tmp_path / "data"), tmp_path / "sums.jsonl.gz"
+    result = bench_papers(
+        settings, Watch(), tmp_path / "out", papers=["osd"], ids=["A.3"], prompts=[str(prompts)],
+    )  # fmt: skip
+    assert result.settings["target"] == "osd's own target" and result.settings["prompts"] == ["sums"]
+    assert not [path for path in (tmp_path / "out").rglob("*.*") if str(tmp_path) in path.read_text("utf-8")]
+    (tmp_path / "mine").mkdir()
+    assert told(str(tmp_path / "mine"), False) == "mine" and told("org/name", False) == "org/name"
 
 
 def test_a_result_that_is_damaged_is_named(tmp_path: Path) -> None:
