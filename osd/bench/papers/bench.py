@@ -3,7 +3,7 @@
 OUT/plan.json                       pair, prompts, size and seed: another plan needs another folder
 OUT/entries/<paper>/<entry>.json    what was found for an entry; removed, it is run again
 OUT/runs/                           recordings and benches that entries share, each going on where it stopped
-OUT/index.html, results.md, results.json
+OUT/index.html, results.md, pictures/, results.json
 """
 
 from __future__ import annotations

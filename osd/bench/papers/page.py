@@ -21,8 +21,9 @@ from storage.files.files import writing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MARKED = 40
-"""Points of a curve up to which each is marked."""
+MARKED, DRAWN = 40, 200
+"""Points of a curve up to which each is marked, and those of which it is drawn at most."""
+PICTURES = "pictures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class EntryOnPage:
     result: EntryResult | None
     claims: tuple[ClaimOnPage, ...]
     pictures: Mapping[str, Markup]
-    """SVG by title."""
+    """SVG by the name of its file."""
     beside: Mapping[str, EntryResult]
     """Results of other runs, by what is different there."""
 
@@ -73,6 +74,9 @@ def leave(run: PapersRun, beside: Sequence[PapersRun], out: Path) -> dict[str, P
     told = {"entries": entries, "facts": run.facts, "compared": _compared(entries, run, beside)}
     files = {"page": out / "index.html", "Markdown": out / "results.md"}
     with writing(out):
+        for name, drawn in [picture for each in entries for picture in each.pictures.items()]:
+            (out / PICTURES).mkdir(exist_ok=True)
+            (out / PICTURES / name).write_text(drawn, encoding="utf-8")
         files["page"].write_text(_render("page.html.jinja", told, escape=True), encoding="utf-8")
         files["Markdown"].write_text(_render("page.md.jinja", told, escape=False), encoding="utf-8")
     files["JSON"] = save_json(out / "results.json", {"settings": dict(run.facts), "papers": _plain(entries)})
@@ -89,7 +93,8 @@ def _on_page(paper: Paper, entry: PaperEntry, run: PapersRun, beside: Sequence[P
         ClaimOnPage(claim, verdicts[i], {label: some[i] for label, some in theirs.items()})
         for i, claim in enumerate(entry.claims)
     )
-    pictures = {title: draw(each) for title, each in result.findings.pictures.items()} if result else {}
+    drawn = result.findings.pictures.values() if result else ()
+    pictures = {f"{paper.name}-{entry.slug}-{i}.svg": draw(each) for i, each in enumerate(drawn, start=1)}
     return EntryOnPage(paper, entry, result, claims, pictures, found)
 
 
@@ -151,7 +156,8 @@ def figure_of(picture: Picture) -> Figure:
 
     figure, (axes,) = make_panels(1, 4.8, 2.6)
     for number, curve in enumerate(picture.curves):
-        xs, ys = zip(*curve.points, strict=True) if curve.points else ((), ())
+        points = curve.points[:: -(-len(curve.points) // DRAWN) or 1]
+        xs, ys = zip(*points, strict=True) if points else ((), ())
         mark = "o" if len(xs) <= MARKED else None
         axes.plot(xs, ys, color=COLOURS[number % len(COLOURS)], lw=1.6, marker=mark, ms=3, label=curve.label)
     axes.set(xlabel=picture.x, ylabel=picture.y)

@@ -11,6 +11,7 @@ import numpy as np
 from osd.bench.papers.claims import PaperFigure, exact, jackknife, mean_of, ratio_of_sums
 from osd.bench.papers.entry import Curve, PaperExperiment, PaperFindings, PapersBench, PaperSizes, Picture
 from osd.bench.papers.experiments.replays import (
+    Floats,
     ReplayedRule,
     ReplayedTexts,
     best_on_other_half,
@@ -34,6 +35,15 @@ CHATS = ("oasst", "sharegpt", "mt_bench", "chat")
 SD, HF, THRESHOLD = "SpecDecode", "HFHeuristic", "AssistantThreshold"
 METHODS = {SD: "fixed", HF: "heuristic", THRESHOLD: "confidence", "GammaTune": "gammatune",
            "GammaTune+": "gammatune_plus"}  # fmt: skip
+CONSTANTS: dict[str, tuple[dict[str, Any], ...]] = {
+    THRESHOLD: tuple({"confidence": {"threshold": tau}} for tau in (0.2, 0.4, 0.6, 0.8)),
+    "GammaTune": tuple({"gammatune": {"eta": eta, "delta": delta}} for eta in (0.1, 0.25, 0.5, 0.75)
+                       for delta in (1, 2, 4)),
+    "GammaTune+": tuple({"gammatune_plus": {"eta": eta, "delta": delta, "threshold": tau}} for eta in (0.25, 0.5)
+                        for delta in (1, 2, 4) for tau in (0.2, 0.4, 0.6)),
+}  # fmt: skip
+"""Constants among which those are chosen that are best on other texts; the papers' own are among them."""
+HISTORIES_TRIED, PRIORS_TRIED = (3, 6, 12, 24), (0.0, 6.0, 24.0)
 ADAPTIVE = {"analytic": "analytic", "state-based": "fsm", "cache-based": "cache_fsm", "RL-based": "q_learning"}
 
 
@@ -70,6 +80,7 @@ def _against_windows(bench: PapersBench, texts: ReplayedTexts) -> PaperFindings:
         "vs_alone": ours.faster_than(alone),
         "vs_windows_5_to_8": ratio_of_sums(np.mean(shown, axis=0), ours.ms),
         "vs_best_window": ratio_of_sums(best_on_other_half(windows), ours.ms),
+        "chosen_vs_best_window": ratio_of_sums(best_on_other_half(windows), _analytic_chosen(bench, texts)),
         "least_vs_alone": by_set[worst],
         "least_of_window_5_vs_alone": min(lost.values(), key=lambda figure: figure.value),
     }  # fmt: skip
@@ -80,6 +91,13 @@ def _against_windows(bench: PapersBench, texts: ReplayedTexts) -> PaperFindings:
         for name in names
     ]  # fmt: skip
     return PaperFindings(figures, {f"Speed by data set, costs of {texts.table.name}": rows})
+
+
+def _analytic_chosen(bench: PapersBench, texts: ReplayedTexts) -> Floats:
+    """Return milliseconds of each text under the analytic rule with the constants that are best on other texts."""
+    tried = [{"analytic": {"history": h, "prior_trials": prior, "estimator": estimator}}
+             for h in HISTORIES_TRIED for prior in PRIORS_TRIED for estimator in ("ratio", "truncated")]  # fmt: skip
+    return best_on_other_half({str(each): texts.under(rule(bench, "analytic", **each)) for each in tried})
 
 
 def adaptive_methods(bench: PapersBench, sizes: PaperSizes, *, costs: str) -> PaperFindings:
@@ -143,7 +161,9 @@ def gammatune(bench: PapersBench, sizes: PaperSizes, *, costs: str = ON_A100_13)
     figures["gammatune_vs_hf"] = ratio_of_sums(speeds["GammaTune"], speeds[HF])
     tuned = best_on_other_half(found[SD])
     figures["plus_vs_tuned_sd"] = ratio_of_sums(tuned, np.mean([e.ms for e in found["GammaTune+"].values()], axis=0))
+    chosen = {name: _chosen(bench, texts, name) for name in CONSTANTS}
     for name in ("GammaTune", "GammaTune+"):
+        figures[f"{_key(name)}_chosen_vs_tuned_sd"] = ratio_of_sums(tuned, chosen[name])
         figures[f"{_key(name)}_spread_less"] = _spread_less(found[SD], found[name])
     rows = [
         {"method": name, "÷ SpecDecode": float(speeds[name].sum() / speeds[SD].sum()), "spread": spreads[name]}
@@ -151,7 +171,16 @@ def gammatune(bench: PapersBench, sizes: PaperSizes, *, costs: str = ON_A100_13)
     ]
     curves = [Curve(name, list(zip(map(float, INITIALS), rates[name], strict=True))) for name in METHODS]
     title = f"Mean over initial lengths, costs of {texts.table.name}"
-    return PaperFindings(figures, {title: rows}, {"speed": Picture("initial γ", "tokens a second", curves)})
+    second = "Constants, and the fixed length, chosen on other texts"
+    against = [{"method": name, "÷ SpecDecode": str(ratio_of_sums(tuned, ms))} for name, ms in chosen.items()]
+    pictures = {"speed": Picture("initial γ", "tokens a second", curves)}
+    return PaperFindings(figures, {title: rows, second: against}, pictures)
+
+
+def _chosen(bench: PapersBench, texts: ReplayedTexts, name: str) -> Floats:
+    """Return milliseconds of each text under a method from γ = 4 with the constants that are best on other texts."""
+    tried = {str(each): texts.under(rule(bench, METHODS[name], **each)) for each in CONSTANTS[name]}
+    return best_on_other_half(tried)
 
 
 def _key(name: str) -> str:
