@@ -151,6 +151,11 @@ class EncoderDecoderForward(HuggingFaceForward):
         return logits
 
 
+def own_forward(module: PreTrainedModel) -> HuggingFaceForward:
+    """Return a module's own passes over a ragged cache, which hold no copy of its weights."""
+    return EncoderDecoderForward(module) if has_encoder(module) else HuggingFaceForward(module)
+
+
 @contextmanager
 def _placed(parts: list[nn.Module], places: Tensor) -> Iterator[None]:
     """Have embeddings of positions embed ``places`` (B, T) during the block, for BART and the like."""

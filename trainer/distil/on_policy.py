@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osd.models.decoder import Decoder
-from osd.models.hf_forward import HuggingFaceForward
+from osd.models.encoder_decoder import own_forward
 from osd.models.model import Model
 from osd.recording.topk import reduce_plain
 from osd.verification.warping import Warp, draw
@@ -107,7 +107,7 @@ class TextMixer:
 
     def _reader(self, module: nn.Module, rows: int, length: int) -> Decoder:
         """Return a decoder over the weights as they are now: the module's own pass holds no copy of any."""
-        draft = replace(self.draft, module=module, build=HuggingFaceForward)  # type: ignore[arg-type]
+        draft = replace(self.draft, module=module, build=own_forward)  # type: ignore[arg-type]
         return draft.decoder(rows, length)
 
     def _samples(self, asked: RequestSamples, texts: _Texts, row: int) -> RequestSamples:

@@ -2,7 +2,8 @@
 
 A figure comes with its standard error. Its interval is value ± t · error, with Student's t for 95 % at the number of
 measurements behind it. A claim is *confirmed* where the whole interval lies within the claim's bounds, *refuted* where
-all of it lies outside, and *open* where the error could turn the answer, or where no error is known.
+all of it lies outside, and *open* where the error could turn the answer, where no error is known, or where all
+measurements lie on a bound: nothing was faster or slower there.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class PaperFigure:
     def __str__(self) -> str:
         if self.reach is None:
             return f"{shown(self.value)} (error not known)"
-        return shown(self.value) + (f" ± {shown(self.reach)}" if self.reach else "")
+        same = " in all of them" if self.count is not None and not self.reach else ""
+        return shown(self.value) + (f" ± {shown(self.reach)}" if self.reach else same)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ def judge(claim: Claim, figures: Mapping[str, PaperFigure]) -> ClaimVerdict:
     """Judge a claim by its rule."""
     figure = figures.get(claim.figure)
     if figure is None or figure.reach is None:
+        return ClaimVerdict(claim, "open", figure)
+    if figure.count is not None and not figure.reach and figure.value in (claim.at_least, claim.at_most):
         return ClaimVerdict(claim, "open", figure)
     low, high = figure.value - figure.reach, figure.value + figure.reach
     least = -np.inf if claim.at_least is None else claim.at_least

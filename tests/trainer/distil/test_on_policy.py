@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from osd.models.hf_forward import HuggingFaceForward
+from osd.models.encoder_decoder import decoder_inputs, own_forward
 from osd.models.model import Model
 from osd.verification.warping import Warp
 from storage.errors import BadInput
@@ -18,7 +18,8 @@ from storage.records import RequestSamples
 from storage.replay.exports import write_export
 from storage.sampling import Sampling
 from storage.settings import Settings
-from tests.trainer.models import VOCAB, answers, random_prompts, tiny_llama
+from tests.support.encoder_decoders import KINDS, random_encoder_decoder
+from tests.trainer.models import VOCAB, answers, random_prompts, samples_of, tiny_llama
 from trainer.distil.gate import score
 from trainer.distil.offline import DrawnWith, Selection, distil_offline
 from trainer.distil.on_policy import ROWS, TextMixer
@@ -27,7 +28,7 @@ EOS = 7
 
 
 def model_of(module: PreTrainedModel) -> Model:
-    return Model("tiny", module, 128, HuggingFaceForward)
+    return Model("tiny", module, 128, own_forward)
 
 
 def mixer(target: PreTrainedModel, draft: PreTrainedModel, share: float, sampling: Sampling) -> TextMixer:
@@ -43,7 +44,10 @@ def plain_text(
     text, said = asked.tokens[: asked.prompt_len].tolist(), []
     warp = Warp([sampling], VOCAB, torch.device("cpu"))
     for chance in chances[: len(asked.tokens) - asked.prompt_len]:
-        logits, other = (m(torch.tensor([text])).logits[:, -1:] for m in (target, draft))
+        read = torch.tensor([text])
+        logits, other = (
+            m(**decoder_inputs(m, read, asked.prompt_len - 1)).logits[:, -1:].float() for m in (target, draft)
+        )
         mixed = (share * warp(logits) + (1 - share) * warp(other))[0, 0].double().cumsum(0)
         text.append(int((mixed <= chance * mixed[-1]).sum()))
         said.append(logits[0, 0].log_softmax(-1))
@@ -59,6 +63,24 @@ def plain_text(
 def test_texts_are_drawn_token_by_token_from_both(share: float, sampling: Sampling) -> None:
     target, draft = tiny_llama(1, spread=0.1), tiny_llama(2, spread=0.1)
     asked = answers(target, random_prompts(3, 4) + random_prompts(ROWS, 6), new=9)
+    ended = check(target, draft, asked, share, sampling)
+    assert ended or sampling.greedy  # some texts end before the others, and no one's numbers move
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_so_they_are_where_an_encoder_reads_the_prompt(kind: str, share: float) -> None:
+    target, draft = (random_encoder_decoder(kind, VOCAB, seed) for seed in (1, 2))
+    start = target.generation_config.decoder_start_token_id
+    asked = [samples_of([*read, start, *range(9, 15)], range(len(read) + 1, len(read) + 7), prompt_len=len(read) + 1)
+             for read in random_prompts(3, 4) + random_prompts(5, 9)]  # fmt: skip
+    check(target, draft, asked, share, Sampling(1.0))
+
+
+def check(
+    target: PreTrainedModel, draft: PreTrainedModel, asked: list[RequestSamples], share: float, sampling: Sampling
+) -> int:
+    """Draw texts and compare them with plain ones; return how many ended early."""
     found = mixer(target, draft, share, sampling)(draft, asked, seed=4)
     rng, ended = np.random.default_rng(4), 0
     for begin in range(0, len(asked), ROWS):
@@ -74,7 +96,7 @@ def test_texts_are_drawn_token_by_token_from_both(share: float, sampling: Sampli
             assert np.allclose(text.topk_logprobs.astype(np.float32), top.values, atol=1e-2)
             assert np.allclose(text.outside, 1 - top.values.exp().sum(1), atol=1e-4)
             ended += tokens[-1] == EOS
-    assert ended or sampling.greedy  # some texts end before the others, and no one's numbers move
+    return ended
 
 
 def test_a_texts_share_of_the_targets_tokens_is_what_was_asked_for() -> None:

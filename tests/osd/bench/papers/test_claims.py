@@ -25,6 +25,8 @@ BETWEEN = Claim("It is about the same.", "ratio", 0.9, 1.1)
         (FASTER, PaperFigure(1.10, 0.02, 1), "open"),
         (FASTER, PaperFigure(1.10, 0.0, 3), "open"),  # three times the same says little
         (FASTER, PaperFigure(1.10, 0.0, 20), "confirmed"),
+        (FASTER, PaperFigure(1.0, 0.0, 20), "open"),  # a tie
+        (FASTER, PaperFigure(0.9, 0.0, 20), "refuted"),
         (FASTER, exact(1.0), "confirmed"),
         (FASTER, exact(0.999), "refuted"),
         (BETWEEN, PaperFigure(1.0, 0.01), "confirmed"),
