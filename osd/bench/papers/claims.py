@@ -47,7 +47,7 @@ class PaperFigure:
     def __str__(self) -> str:
         if self.reach is None:
             return f"{shown(self.value)} (error not known)"
-        same = " in all of them" if self.count is not None and not self.reach else ""
+        same = " on every text" if self.count is not None and not self.reach else ""
         return shown(self.value) + (f" ± {shown(self.reach)}" if self.reach else same)
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from osd.bench.harness.report import save_json, shown
 from osd.bench.papers.catalogue import PAPERS
 from osd.bench.papers.claims import Claim, ClaimVerdict
-from osd.bench.papers.entry import EntryResult, Paper, PaperEntry, PapersRun, Picture
+from osd.bench.papers.entry import EntryResult, Paper, PaperEntry, PaperFindings, PapersRun, Picture, Rows
 from storage.files.files import writing
 
 if TYPE_CHECKING:
@@ -44,8 +44,11 @@ class EntryOnPage:
     entry: PaperEntry
     result: EntryResult | None
     claims: tuple[ClaimOnPage, ...]
+    tables: Mapping[str, Rows]
     pictures: Mapping[str, Markup]
     """SVG by the name of its file."""
+    shown_with: EntryOnPage | None
+    """The entry of the same experiment that has its tables and pictures."""
     beside: Mapping[str, EntryResult]
     """Results of other runs, by what is different there."""
 
@@ -70,7 +73,10 @@ class EntryOnPage:
 def leave(run: PapersRun, beside: Sequence[PapersRun], out: Path) -> dict[str, Path]:
     """Write the page in its three forms; return the files by what they are. ``beside``: other runs, whose figures stand
     beside the run's own. Raises StoreWriteFailed."""
-    entries = [_on_page(paper, entry, run, beside) for paper in PAPERS for entry in paper.entries]
+    entries: list[EntryOnPage] = []
+    for paper in PAPERS:
+        for entry in paper.entries:
+            entries.append(_on_page(paper, entry, run, beside, entries))
     told = {"entries": entries, "facts": run.facts, "compared": _compared(entries, run, beside)}
     files = {"page": out / "index.html", "Markdown": out / "results.md"}
     with writing(out):
@@ -83,7 +89,9 @@ def leave(run: PapersRun, beside: Sequence[PapersRun], out: Path) -> dict[str, P
     return files
 
 
-def _on_page(paper: Paper, entry: PaperEntry, run: PapersRun, beside: Sequence[PapersRun]) -> EntryOnPage:
+def _on_page(
+    paper: Paper, entry: PaperEntry, run: PapersRun, beside: Sequence[PapersRun], before: Sequence[EntryOnPage]
+) -> EntryOnPage:
     key = (paper.name, entry.id)
     result, others = run.results.get(key), {each.differs(run): each.results.get(key) for each in beside}
     found = {label: other for label, other in others.items() if other}
@@ -93,9 +101,16 @@ def _on_page(paper: Paper, entry: PaperEntry, run: PapersRun, beside: Sequence[P
         ClaimOnPage(claim, verdicts[i], {label: some[i] for label, some in theirs.items()})
         for i, claim in enumerate(entry.claims)
     )
-    drawn = result.findings.pictures.values() if result else ()
+    own = result.findings if result else PaperFindings({})
+    same = next((each for each in before if each.result and _looks_like(each.result.findings, own)), None)
+    drawn = () if same else own.pictures.values()
     pictures = {f"{paper.name}-{entry.slug}-{i}.svg": draw(each) for i, each in enumerate(drawn, start=1)}
-    return EntryOnPage(paper, entry, result, claims, pictures, found)
+    return EntryOnPage(paper, entry, result, claims, {} if same else own.tables, pictures, same, found)
+
+
+def _looks_like(one: PaperFindings, other: PaperFindings) -> bool:
+    """Return whether both have the same tables and pictures, and any at all."""
+    return bool(other.tables or other.pictures) and (one.tables, one.pictures) == (other.tables, other.pictures)
 
 
 def _compared(entries: Sequence[EntryOnPage], run: PapersRun, beside: Sequence[PapersRun]) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ FIGURES = (
             Claim("It starts lower than a draft distilled on a tenth of the data.", "begin_minus_tenth",
                   at_most=0.0),
             Claim("It ends higher than that.", "end_minus_tenth", 0.0),
-            Claim("It comes up to the draft distilled offline on all of the data: 95 % of it or more.",
+            Claim("Learning online comes up to a draft distilled offline on all of the data: 95 % of its α or more.",
                   "online_vs_offline", 0.95, question="Is online as good as offline?"),
         ),
         differs="Data sets share one stream. The draft distilled on all of the data has seen the very texts that "
@@ -55,8 +55,8 @@ FIGURES = (
         experiment=shares.SHARES_OF_DATA,
         claims=(
             Claim("α dips where the set changes: a set's first tenth is below its end.", "late_minus_early", 0.0),
-            Claim("It is back, at 90 % of where it ends, within 150 requests.", "requests_to_recover", at_most=150,
-                  question="How fast after a change?"),
+            Claim("After a change of data set α is back, at 90 % of where it ends, within 150 requests.",
+                  "requests_to_recover", at_most=150, question="How fast after a change?"),
             Claim("Right after a change it is like a draft distilled on 30 % or slightly below: by 0.1 at most.",
                   "after_change_minus_30", -0.1, 0.02),
             Claim("At a set's end it is as good as one distilled on 70 %, to 0.01.", "end_minus_70", -0.01),
@@ -81,7 +81,8 @@ FIGURES = (
         experiment=streams.ROUTED,
         claims=(
             Claim("A draft for each domain is better than one, in every domain.", "least_gain_of_routes", 0.0),
-            Claim("The gain is 0.1 or more on average.", "gain_of_routes", 0.1),
+            Claim("A draft for each domain brings 0.1 of α or more over one for all, on average.",
+                  "gain_of_routes", 0.1, question="One draft, or one for each topic?"),
         ),
     ),
     PaperEntry(
@@ -123,8 +124,8 @@ FIGURES = (
         claims=(
             Claim("What is learned first rises while it is learned.", "first_rises", 0.0),
             Claim("What is learned then rises, too.", "second_rises", 0.0),
-            Claim("The draft forgets nothing meanwhile: at most 0.02 of its acceptance.", "forgotten", at_most=0.02,
-                  question="Does one draft forget?"),
+            Claim("While one draft learns a second data set it forgets nothing of the first: at most 0.02 of its α.",
+                  "forgotten", at_most=0.02, question="Does one draft forget?"),
         ),
     ),
     PaperEntry(

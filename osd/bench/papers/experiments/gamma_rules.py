@@ -95,7 +95,7 @@ def _against_windows(bench: PapersBench, texts: ReplayedTexts) -> PaperFindings:
 
 def _analytic_chosen(bench: PapersBench, texts: ReplayedTexts) -> Floats:
     """Return milliseconds of each text under the analytic rule with the constants that are best on other texts."""
-    tried = [{"analytic": {"history": h, "prior_trials": prior, "estimator": estimator}}
+    tried: list[dict[str, Any]] = [{"analytic": {"history": h, "prior_trials": prior, "estimator": estimator}}
              for h in HISTORIES_TRIED for prior in PRIORS_TRIED for estimator in ("ratio", "truncated")]  # fmt: skip
     return best_on_other_half({str(each): texts.under(rule(bench, "analytic", **each)) for each in tried})
 
