@@ -122,7 +122,8 @@ def adaptive_methods(bench: PapersBench, sizes: PaperSizes, *, costs: str) -> Pa
         {"method": name, "γ_max": most, "tokens a second": each.rate, "accepted of drafted": str(each.token_acceptance)}
         for name, by_most in arms.items() for most, each in by_most.items()
     ]  # fmt: skip
-    curves = [Curve(name, [(most, each.rate) for most, each in by_most.items()]) for name, by_most in arms.items()]
+    drawn = {name: by_most for name, by_most in arms.items() if name != "upper bound"}  # far above, it flattens others
+    curves = [Curve(name, [(most, each.rate) for most, each in by_most.items()]) for name, by_most in drawn.items()]
     pictures = {"throughput": Picture("γ_max", "tokens a second", curves)}
     return PaperFindings(figures, {f"Costs of {texts.table.name}": rows}, pictures)
 
@@ -204,8 +205,8 @@ def regimes(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     found = replayed(bench, sizes, ON_A100_13).under(fixed(bench, 8))
     runs = [np.array(run, float) for run in found.runs if len(run) > 3 and np.std(run[:-1]) and np.std(run[1:])]
     together = [float(np.corrcoef(run[:-1], run[1:])[0, 1]) for run in runs]
-    longest = max(runs, key=len, default=np.zeros(1))
-    curve = Curve("accepted of 8", [(float(i), float(a)) for i, a in enumerate(longest)])
+    varied = max(runs, key=lambda run: float(np.std(run)), default=np.zeros(1))
+    curve = Curve("accepted of 8", [(float(i), float(a)) for i, a in enumerate(varied)])
     figures = {"correlation": mean_of(together)} if together else {}
     return PaperFindings(figures, pictures={"a text": Picture("round", "accepted tokens", [curve])})
 
