@@ -81,8 +81,10 @@ def bench_papers(
     RunFolder(out, facts, "papers.jsonl", dict)
     bench = PapersBench(settings, watch, out, pair.target, pair.draft, full, prompts, seed)
     runnable = [job for job in jobs if job.entry.experiment and kept(out, job) is None]
-    _estimate(runnable, full, watch)
-    measure_all(runnable, lambda job: _run(bench, job), watch, work=lambda job: _minutes(job, full))
+    minutes = minutes_of(runnable, full)
+    about = f"about {sum(minutes.values()):.0f} min on one core by the catalogue's estimates"
+    watch.say(f"{len(runnable)} entries to run, {about}.")
+    measure_all(runnable, lambda job: _run(bench, job), watch, work=lambda job: minutes[str(job)])
     run = run_of(out)
     files = leave(run, others, out)
     figures = _figures(run.results, jobs)
@@ -143,13 +145,16 @@ def _run(bench: PapersBench, job: EntryJob) -> EntryResult:
     return result
 
 
-def _minutes(job: EntryJob, full: bool) -> float:
-    return max(0.02, job.entry.experiment.sizes(full).minutes) if job.entry.experiment else 0.0
-
-
-def _estimate(jobs: Sequence[EntryJob], full: bool, watch: Watch) -> None:
-    minutes = sum(_minutes(job, full) for job in jobs)
-    watch.say(f"{len(jobs)} entries to run, about {minutes:.0f} min on two cores by the catalogue's estimates.")
+def minutes_of(jobs: Sequence[EntryJob], full: bool) -> dict[str, float]:
+    """Return about how long each entry takes, by its name; one that shares its run with one before it takes nothing."""
+    seen: set[object] = set()
+    found = {}
+    for job in jobs:
+        assert job.entry.experiment is not None
+        run = job.entry.experiment.shares or id(job.entry.experiment)
+        found[str(job)] = 0.02 if run in seen else max(0.02, job.entry.experiment.sizes(full).minutes)
+        seen.add(run)
+    return found
 
 
 def _rows(results: Mapping[tuple[str, str], EntryResult], jobs: Sequence[EntryJob]) -> list[dict[str, str]]:

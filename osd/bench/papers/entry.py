@@ -53,7 +53,7 @@ class PaperSizes:
     seeds: int = 1
     """Runs with other draws."""
     minutes: float = 0.0
-    """About how long it takes on two cores, for the estimate that progress begins with."""
+    """About how long it takes on a core, for the estimate that progress begins with."""
 
     def __str__(self) -> str:
         parts = [f"{self.texts} texts of each data set" * bool(self.texts), f"{self.tokens} tokens" * bool(self.tokens)]
@@ -96,6 +96,8 @@ class PaperExperiment:
     run: Callable[[PapersBench, PaperSizes], PaperFindings]
     small: PaperSizes = PaperSizes()
     full: PaperSizes = PaperSizes()
+    shares: str = ""
+    """A name for what it runs, where other experiments run the same: to them it costs nothing any more."""
 
     def sizes(self, full: bool) -> PaperSizes:
         """Return how much is measured."""

@@ -7,6 +7,7 @@ names a draft for each of the others.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -154,4 +155,5 @@ def _share(some: list[bool]) -> PaperFigure | None:
     return mean_of([float(each) for each in some]) if some else None
 
 
-SELECTION, R, LARGER = (PaperExperiment(run, SMALL, FULL) for run in (selection, dimensions, larger))
+SIZES = (replace(SMALL, minutes=1), replace(FULL, minutes=4))
+SELECTION, R, LARGER = (PaperExperiment(run, *SIZES, "two drafts") for run in (selection, dimensions, larger))

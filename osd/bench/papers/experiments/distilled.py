@@ -68,4 +68,4 @@ def _less(cells: Sequence[DistilCell], arm: DistilArm, temperature: float) -> Pa
     return difference_of_shares(hits[REFERENCE], hits[arm], positions)
 
 
-TABLE = PaperExperiment(table, PaperSizes(8, 16, minutes=6), PaperSizes(400, 64, minutes=120))
+TABLE = PaperExperiment(table, PaperSizes(8, 16, minutes=6), PaperSizes(400, 64, minutes=28))

@@ -192,4 +192,4 @@ def _smoothed(rows: Sequence[TokenRow], measure: str, side: str, wide: int = 5) 
 
 
 SMALL, FULL = PaperSizes(24, 24, minutes=1.5), PaperSizes(400, 64, minutes=30)
-SPEEDS, TOKENS = PaperExperiment(speeds, SMALL, FULL), PaperExperiment(tokens_learned, SMALL, FULL)
+SPEEDS, TOKENS = (PaperExperiment(run, SMALL, FULL, "distilled drafts") for run in (speeds, tokens_learned))

@@ -108,5 +108,5 @@ def _gap(ours: ToldTexts, base: ToldTexts, above: Sums, below: Sums) -> PaperFig
     return jackknife(lambda keep: _share(ours, above, below, keep) - _share(base, above, below, keep), len(ours.ms))
 
 
-SMALL, FULL = PaperSizes(2, 16, minutes=3), PaperSizes(24, 48, minutes=40)
-DEPTHS, IN_DETAIL = PaperExperiment(depths, SMALL, FULL), PaperExperiment(in_detail, SMALL, FULL)
+SMALL, FULL = PaperSizes(2, 16, minutes=3), PaperSizes(24, 48, minutes=14)
+DEPTHS, IN_DETAIL = (PaperExperiment(run, SMALL, FULL, "EAGLE") for run in (depths, in_detail))

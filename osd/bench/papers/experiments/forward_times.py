@@ -84,4 +84,4 @@ def forward_times(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     return PaperFindings(figures, {"Forward times": rows})
 
 
-FORWARD_TIMES = PaperExperiment(forward_times, PaperSizes(4, 32, minutes=2), PaperSizes(20, 128, minutes=20))
+FORWARD_TIMES = PaperExperiment(forward_times, PaperSizes(4, 32, minutes=2), PaperSizes(20, 128, minutes=3))

@@ -23,7 +23,7 @@ from osd.bench.papers.experiments.replays import (
 )
 from storage.errors import BadInput
 
-SMALL, FULL = PaperSizes(4, 32, minutes=1), PaperSizes(40, 128, minutes=20)
+SMALL, FULL = PaperSizes(4, 32, minutes=0.2), PaperSizes(40, 128, minutes=1)
 INITIALS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24)
 """GammaTune's list of initial speculation lengths, as printed (section 5)."""
 LENGTHS = (2, 4, 6, 8, 10, 12, 14)

@@ -137,4 +137,4 @@ def _alpha(hits: Sequence[float], some: Sequence[ReadText]) -> PaperFigure:
     return ratio_of_sums(hits, [one.positions for one in some])
 
 
-SHARES_OF_DATA = PaperExperiment(against_shares, PaperSizes(16, 24, minutes=3), PaperSizes(400, 64, minutes=70))
+SHARES_OF_DATA = PaperExperiment(against_shares, PaperSizes(16, 24, minutes=3), PaperSizes(400, 64, minutes=25))

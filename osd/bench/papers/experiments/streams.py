@@ -213,6 +213,6 @@ def shifts(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     return PaperFindings(figures, {"α around the change": rows}, {"shift": Picture("requests", "α", curves)})
 
 
-SMALL, FULL = PaperSizes(16, 24, 2, minutes=3), PaperSizes(240, 64, 3, minutes=40)
+SMALL, FULL = PaperSizes(16, 24, 2, minutes=3), PaperSizes(240, 64, 3, minutes=12)
 ROUTED = PaperExperiment(routed, PaperSizes(16, 24, minutes=3), PaperSizes(240, 64, minutes=60))
 DATA_MIX, SHIFTS = PaperExperiment(data_mix, SMALL, FULL), PaperExperiment(shifts, SMALL, FULL)

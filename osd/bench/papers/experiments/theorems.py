@@ -84,5 +84,5 @@ def throughput(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     return PaperFindings(figures, {"Tokens a second": rows})
 
 
-ESTIMATES = PaperExperiment(estimates, PaperSizes(20, LENGTH, 4, minutes=1), PaperSizes(200, LENGTH, 12, minutes=15))
+ESTIMATES = PaperExperiment(estimates, PaperSizes(20, LENGTH, 4, minutes=1), PaperSizes(200, LENGTH, 12, minutes=2))
 THROUGHPUT = PaperExperiment(throughput, SMALL, FULL)

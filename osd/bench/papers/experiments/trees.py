@@ -139,5 +139,5 @@ def _by(lines: list[Line], part: str, what: str, method: str) -> list[tuple[floa
     return [(x, _mean(_pooled(lines, method, "lengths", part, **{what: x, "top_p": None}))) for x in places]
 
 
-SMALL, FULL = PaperSizes(2, 24, minutes=4), PaperSizes(16, 128, minutes=60)
-METHODS, ROBUSTNESS = PaperExperiment(methods, SMALL, FULL), PaperExperiment(robustness, SMALL, FULL)
+SMALL, FULL = PaperSizes(2, 24, minutes=4), PaperSizes(16, 128, minutes=30)
+METHODS, ROBUSTNESS = (PaperExperiment(run, SMALL, FULL, "trees") for run in (methods, robustness))

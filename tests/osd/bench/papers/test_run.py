@@ -12,7 +12,7 @@ from osd.bench.gamma.costs import find_costs
 from osd.bench.gamma.rounds import Recording
 from osd.bench.gamma.simulate import Simulator
 from osd.bench.harness.watch import Watch
-from osd.bench.papers.bench import EntryJob, bench_papers, chosen, kept, place, told
+from osd.bench.papers.bench import EntryJob, bench_papers, chosen, kept, minutes_of, place, told
 from osd.bench.papers.entry import PapersBench, PaperSizes
 from osd.bench.papers.experiments import gamma_rules, theorems
 from osd.bench.papers.experiments.replays import DEPTH, WARM_TEXTS, ReplayedTexts, fixed, papers_analytic, replayed
@@ -119,6 +119,11 @@ def test_another_plan_wants_another_folder_and_names_must_be_known(tmp_path: Pat
     for papers, ids, says in ((["nips"], [], "none of osd"), (["osd"], ["Table 99"], "there is no 'table 99'")):
         with pytest.raises(BadSetting, match=says):
             chosen(papers, ids)
+
+
+def test_a_run_that_entries_share_is_estimated_once() -> None:
+    first, *others = minutes_of(chosen(["adaptix"], ["Table 1", "Figure 3", "Figure 4"]), full=True).values()
+    assert first > 1 > max(others)
 
 
 def test_other_runs_stand_beside_and_what_turned_is_told(tmp_path: Path) -> None:
