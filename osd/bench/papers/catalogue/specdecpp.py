@@ -9,8 +9,8 @@ from osd.bench.papers.experiments import forward_times, gamma_rules, heads
 LLAMA = "LLaMA-2-chat 7B and 70B in bfloat16, two A100-80G, T = 1, top-k 50, 512 tokens, 150 prompts of each set"
 OURS = "Heads trained offline on 400 prompts (small: 48) of the first data set (T = 1, top-k 50, mixing 15 %, ten \
 epochs), rounds sampled at T = 1, replayed"
-LESS = "Hundreds of prompts for training where the paper has 40,000. A head reads a 1 M draft's embedding; at T = 1 that \
-draft is accepted at 0.15 to 0.6, so that two tokens, SpecDec++'s least, are often the best length."
+LESS = "Hundreds of prompts for training where the paper has 40,000. A head reads a 1 M draft's embedding; at T = 1 \
+that draft is accepted at 0.15 to 0.6, so that two tokens, SpecDec++'s least, are often the best length."
 
 SPECDECPP = Paper(
     "specdecpp", "SpecDec++: Boosting Speculative Decoding via Adaptive Candidate Lengths", "Huang, Guo, Wang",
