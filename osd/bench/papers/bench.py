@@ -103,8 +103,12 @@ def run_of(folder: Path, option: str = "--out") -> PapersRun:
 
 
 def told(model: str, shipped: bool) -> str:
-    """Return a model's name as any machine may read it: a hub name, a folder's name, or that it ships with osd."""
-    name = Path(model).name if Path(model).is_dir() else model
+    """Return a model's name as any machine may read it: a hub name, a folder's name (with the one above where it says
+    nothing), or that it ships with osd."""
+    path = Path(model)
+    name = path.name if path.is_dir() else model
+    if name in ("target", "draft") and path.parent.name and not shipped:
+        name = f"{path.parent.name}/{name}"
     return f"osd's own {name}" if shipped else name
 
 

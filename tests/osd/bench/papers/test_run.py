@@ -154,7 +154,8 @@ def test_a_page_names_models_and_prompts_by_names_that_any_machine_can_read(tmp_
     )  # fmt: skip
     assert result.settings["target"] == "osd's own target" and result.settings["prompts"] == ["sums"]
     assert not [path for path in (tmp_path / "out").rglob("*.*") if str(tmp_path) in path.read_text("utf-8")]
-    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "draft").mkdir(parents=True)
+    assert told(str(tmp_path / "mine" / "draft"), False) == "mine/draft"
     assert told(str(tmp_path / "mine"), False) == "mine" and told("org/name", False) == "org/name"
 
 
