@@ -73,6 +73,9 @@ def bench_papers(
     there is not, or where ``out`` holds a run of another plan; StoreWriteFailed.
     """
     others = [run_of(path, "--beside") for path in beside]
+    if len({other.name for other in others}) < len(others):
+        reason = "two of the folders have one name, by which the page tells them apart; rename one"
+        raise BadSetting(source="option", key="--beside", reason=reason)
     jobs, pair = chosen(papers, ids), choose_pair(settings.serve, target, draft)
     facts = {
         "target": told(pair.target, pair.shipped), "draft": told(pair.draft, pair.shipped),
@@ -99,7 +102,9 @@ def run_of(folder: Path, option: str = "--out") -> PapersRun:
         reason = f"{folder} holds no run; give the --out of another `osd bench papers`"
         raise BadSetting(source="option", key=option, reason=reason) from None
     found = ((job, kept(folder, job)) for job in chosen((), ()))
-    return PapersRun(facts, {(job.paper.name, job.entry.id): result for job, result in found if result})
+    return PapersRun(
+        folder.resolve().name, facts, {(job.paper.name, job.entry.id): result for job, result in found if result}
+    )
 
 
 def told(model: str, shipped: bool) -> str:

@@ -177,6 +177,8 @@ class EntryResult:
 class PapersRun:
     """A run as its folder holds it: another pair, other prompts or another seed are another run."""
 
+    name: str
+    """Its folder's."""
     facts: Mapping[str, Any]
     """Target, draft, prompts, size, seed."""
     results: Mapping[tuple[str, str], EntryResult]

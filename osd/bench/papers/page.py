@@ -33,7 +33,7 @@ class ClaimOnPage:
     claim: Claim
     verdict: ClaimVerdict | None
     beside: Mapping[str, ClaimVerdict]
-    """By what is different there."""
+    """By the run's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class EntryOnPage:
     shown_with: EntryOnPage | None
     """The entry of the same experiment that has its tables and pictures."""
     beside: Mapping[str, EntryResult]
-    """Results of other runs, by what is different there."""
+    """Results of other runs, by their names."""
 
     @property
     def state(self) -> str:
@@ -93,7 +93,7 @@ def _on_page(
     paper: Paper, entry: PaperEntry, run: PapersRun, beside: Sequence[PapersRun], before: Sequence[EntryOnPage]
 ) -> EntryOnPage:
     key = (paper.name, entry.id)
-    result, others = run.results.get(key), {each.differs(run): each.results.get(key) for each in beside}
+    result, others = run.results.get(key), {each.name: each.results.get(key) for each in beside}
     found = {label: other for label, other in others.items() if other}
     verdicts = result.verdicts(entry) if result else [None] * len(entry.claims)
     theirs = {label: other.verdicts(entry) for label, other in found.items()}
@@ -116,15 +116,16 @@ def _looks_like(one: PaperFindings, other: PaperFindings) -> bool:
 def _compared(entries: Sequence[EntryOnPage], run: PapersRun, beside: Sequence[PapersRun]) -> list[dict[str, Any]]:
     """Return, for each other run, how many verdicts are the same there, and which are the opposite."""
     rows = []
-    for label in (each.differs(run) for each in beside):
+    for other in beside:
         pairs = [
-            (each, own, own.verdict.state, own.beside[label].state)
-            for each in entries for own in each.claims if own.verdict and label in own.beside
+            (each, own, own.verdict.state, own.beside[other.name].state)
+            for each in entries for own in each.claims if own.verdict and other.name in own.beside
         ]  # fmt: skip
-        turned = [f"{each.paper.name}, {each.entry.id}: {own.claim.text}" for each, own, one, other in pairs
-                  if {one, other} == {"confirmed", "refuted"}]  # fmt: skip
-        same = sum(one == other for _, _, one, other in pairs)
-        rows.append({"label": label, "claims": len(pairs), "same": same, "turned": turned})
+        turned = [f"{each.paper.name}, {each.entry.id}: {own.claim.text}" for each, own, here, there in pairs
+                  if {here, there} == {"confirmed", "refuted"}]  # fmt: skip
+        same = sum(here == there for _, _, here, there in pairs)
+        told = {"name": other.name, "differs": other.differs(run), "claims": len(pairs), "same": same}
+        rows.append({**told, "turned": turned})
     return rows
 
 

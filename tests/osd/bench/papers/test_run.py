@@ -137,12 +137,14 @@ def test_other_runs_stand_beside_and_what_turned_is_told(tmp_path: Path) -> None
     written.write_text(json.dumps(found), "utf-8")
     bench_papers(settings, Watch(), tmp_path / "one", papers=["osd"], ids=ids, beside=[tmp_path / "other"])
     said = (tmp_path / "one" / "results.md").read_text("utf-8")
-    assert "| seed 1 | 3 | 2 | osd, A.3: The numbers follow from Table 1, to 1 %. |" in said
-    assert "| *seed 1* | | 0.500 | refuted |" in said and "seed 1" in (tmp_path / "one" / "index.html").read_text(
+    assert "| other | seed 1 | 3 | 2 | osd, A.3: The numbers follow from Table 1, to 1 %. |" in said
+    assert "| *other* | | 0.500 | refuted |" in said and "seed 1" in (tmp_path / "one" / "index.html").read_text(
         "utf-8"
     )
     claims = json.loads((tmp_path / "one" / "results.json").read_text("utf-8"))["papers"]["osd"]["A.3"]["claims"]
-    assert claims[0]["verdict"] == "confirmed" and claims[0]["beside"]["seed 1"]["verdict"] == "refuted"
+    assert claims[0]["verdict"] == "confirmed" and claims[0]["beside"]["other"]["verdict"] == "refuted"
+    with pytest.raises(BadSetting, match="one name"):
+        bench_papers(settings, Watch(), tmp_path / "one", ids=ids, beside=[tmp_path / "other", tmp_path / "other"])
     with pytest.raises(BadSetting, match=r"--beside.*holds no run"):
         bench_papers(settings, Watch(), tmp_path / "one", papers=["osd"], ids=ids, beside=[tmp_path / "none"])
 
