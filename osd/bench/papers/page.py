@@ -134,11 +134,16 @@ def _render(name: str, told: Mapping[str, Any], *, escape: bool) -> str:
         loader=PackageLoader("osd.bench.papers", ""), autoescape=escape, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters["shown"] = shown
+    environment.filters.update(shown=shown, placed=placed)
     entries: list[EntryOnPage] = told["entries"]
     by_paper = [(paper, [each for each in entries if each.paper is paper]) for paper in PAPERS]
     top = [(each, own) for each in entries for own in each.claims if own.claim.question and own.verdict]
     return environment.get_template(name).render(told, papers=by_paper, top=top)
+
+
+def placed(text: str) -> str:
+    """Return a text of the catalogue, whose links are those of a page in docs/, as it stands on a page anywhere."""
+    return re.sub(r"\[[^\]]+\]\(([^)]+)\)", r"docs/\1", text)
 
 
 def _plain(entries: list[EntryOnPage]) -> dict[str, Any]:

@@ -108,7 +108,8 @@ def test_a_run_ends_in_verdicts_is_resumed_and_leaves_a_page(tmp_path: Path) -> 
         assert text in page, text
     results = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))["papers"]
     assert results["osd"]["A.3"]["state"] == "1 confirmed" and results["adaptix"]["Figure 1"]["not_reproduced"]
-    assert "| Both ratios follow" in (tmp_path / "out" / "results.md").read_text("utf-8")
+    said = (tmp_path / "out" / "results.md").read_text("utf-8")
+    assert "| Both ratios follow" in said and "docs/ngram.md is ours" in said
 
 
 def test_another_plan_wants_another_folder_and_names_must_be_known(tmp_path: Path) -> None:
