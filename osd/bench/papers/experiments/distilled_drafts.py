@@ -191,5 +191,5 @@ def _smoothed(rows: Sequence[TokenRow], measure: str, side: str, wide: int = 5) 
     return [(float(i), float(np.mean(values[max(0, i - wide) : i]))) for i in range(1, len(values) + 1)]
 
 
-SMALL, FULL = PaperSizes(24, 24, minutes=1.5), PaperSizes(400, 64, minutes=30)
+SMALL, FULL = PaperSizes(24, 24, minutes=1.5), PaperSizes(400, 64, minutes=8)
 SPEEDS, TOKENS = (PaperExperiment(run, SMALL, FULL, "distilled drafts") for run in (speeds, tokens_learned))

@@ -136,4 +136,4 @@ def _told(seen: Mapping[float, Sequence[TimedAnswer]], c: float | None) -> Paper
     return PaperFindings(figures, {title: rows}, {"speed-up": Picture("α", "speed-up", curves)})
 
 
-SPEEDS = PaperExperiment(speeds, PaperSizes(2, 32, minutes=1), PaperSizes(12, 128, minutes=10))
+SPEEDS = PaperExperiment(speeds, PaperSizes(2, 32, minutes=1), PaperSizes(12, 128, minutes=2))

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -187,5 +188,6 @@ def shapes(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     return PaperFindings(figures, {"Heads": rows})
 
 
-SMALL, FULL = PaperSizes(4, 32, minutes=3), PaperSizes(20, 128, minutes=60)
-AGAINST_LENGTHS, SHAPES_OF_HEADS = PaperExperiment(against_lengths, SMALL, FULL), PaperExperiment(shapes, SMALL, FULL)
+SMALL, FULL = PaperSizes(4, 32, minutes=3), PaperSizes(20, 128, minutes=5)
+AGAINST_LENGTHS = PaperExperiment(against_lengths, SMALL, FULL, "heads")
+SHAPES_OF_HEADS = PaperExperiment(shapes, SMALL, replace(FULL, minutes=15))

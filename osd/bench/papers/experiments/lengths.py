@@ -76,4 +76,4 @@ def _ratios(some: Sequence[TimedAnswer], alone: Sequence[TimedAnswer]) -> list[f
     return [one.later_rate / other.later_rate for one, other in zip(some, alone, strict=True)]
 
 
-BY_LENGTH = PaperExperiment(by_length, PaperSizes(2, 64, minutes=1), PaperSizes(2, 1024, minutes=15))
+BY_LENGTH = PaperExperiment(by_length, PaperSizes(2, 64, minutes=1), PaperSizes(2, 1024, minutes=6))

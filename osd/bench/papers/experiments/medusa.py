@@ -166,4 +166,4 @@ def _per_token(answer: TimedAnswer) -> float:
     return answer.rounds / len(answer.tokens)
 
 
-MEDUSA_TABLE = PaperExperiment(compared, PaperSizes(16, 24, minutes=2), PaperSizes(300, 64, minutes=60))
+MEDUSA_TABLE = PaperExperiment(compared, PaperSizes(16, 24, minutes=2), PaperSizes(300, 64, minutes=20))

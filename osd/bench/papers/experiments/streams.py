@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +213,7 @@ def shifts(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     return PaperFindings(figures, {"α around the change": rows}, {"shift": Picture("requests", "α", curves)})
 
 
-SMALL, FULL = PaperSizes(16, 24, 2, minutes=3), PaperSizes(240, 64, 3, minutes=12)
-ROUTED = PaperExperiment(routed, PaperSizes(16, 24, minutes=3), PaperSizes(240, 64, minutes=60))
-DATA_MIX, SHIFTS = PaperExperiment(data_mix, SMALL, FULL), PaperExperiment(shifts, SMALL, FULL)
+SMALL, FULL = PaperSizes(16, 24, 2, minutes=3), PaperSizes(240, 64, 3, minutes=8)
+ROUTED = PaperExperiment(routed, PaperSizes(16, 24, minutes=3), PaperSizes(240, 64, minutes=19))
+DATA_MIX = PaperExperiment(data_mix, SMALL, FULL)
+SHIFTS = PaperExperiment(shifts, SMALL, replace(FULL, minutes=22))

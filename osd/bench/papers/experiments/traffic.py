@@ -135,4 +135,4 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
-MAKE_UP = PaperExperiment(make_up, PaperSizes(24, 8, 2, minutes=1.5), PaperSizes(400, 32, 3, minutes=20))
+MAKE_UP = PaperExperiment(make_up, PaperSizes(24, 8, 2, minutes=1.5), PaperSizes(400, 32, 3, minutes=10))
