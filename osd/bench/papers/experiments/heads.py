@@ -19,7 +19,7 @@ import numpy as np
 from osd.bench.gamma.costs import CostTable, find_costs
 from osd.bench.gamma.rounds import RecordedText
 from osd.bench.harness.prompts import tokens_by_set
-from osd.bench.papers.claims import PaperFigure, exact, ratio_of_sums
+from osd.bench.papers.claims import PaperFigure, mean_of, ratio_of_sums
 from osd.bench.papers.entry import Curve, PaperExperiment, PaperFindings, PapersBench, PaperSizes, Picture
 from osd.bench.papers.experiments.gamma_rules import LENGTHS, ON_A100_13, ON_TWO_A100
 from osd.bench.papers.experiments.replays import (
@@ -183,7 +183,7 @@ def shapes(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     heavy = [float(row["best h"]) for row in rows if row["w_rej"] == BEST[0]]
     figures = {
         "papers_shape_vs_best": ratio_of_sums(best_on_other_half(found), papers),
-        "threshold_6_minus_1": exact(float(np.mean(heavy) - np.mean(light))),
+        "threshold_6_minus_1": mean_of(np.subtract(heavy, light[: len(heavy)])),
     }  # fmt: skip
     return PaperFindings(figures, {"Heads": rows})
 
