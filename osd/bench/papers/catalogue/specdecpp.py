@@ -117,7 +117,7 @@ SPECDECPP = Paper(
             f"{LLAMA}, w_rej 1, 3, 6, 12 × D 0 to 4, best h of 0.1 to 0.9: within 3 % of each other; w_rej = 6, D = 3 "
             "or "
             "4, h = 0.7 reach 99 % of the best everywhere; a larger w_rej wants a larger h.",
-            ran=f"{OURS} and of every other w_rej with D of 0 and 3 (small: 1 and 0 alone), costs of two A100.",
+            ran=f"{OURS} and of every other w_rej and D (small: 1 and 0 alone), costs of two A100.",
             experiment=heads.SHAPES_OF_HEADS,
             claims=(
                 Claim("w_rej = 6 and D = 3 reach 99 % of the best shape.", "papers_shape_vs_best", 0.99),

@@ -44,7 +44,7 @@ LONGEST = 20
 BEST = (6.0, 3)
 """w_rej and D that the paper ends with."""
 SMALL_SHAPES = (BEST, (1.0, 0))
-SHAPES = tuple((weight, depth) for weight in (1.0, 3.0, 6.0, 12.0) for depth in (0, 3))
+SHAPES = tuple((weight, depth) for weight in (1.0, 3.0, 6.0, 12.0) for depth in range(5))
 TRAINING = {True: 400, False: 48}
 """Prompts that a head learns from, full and small."""
 TEMPERATURE, TOP_K, EPOCHS = 1.0, 50, 10
