@@ -78,7 +78,7 @@ def _trigram(settings: Settings, _: Section) -> Proposer:
     from osd.drafters.ngram.table import Table, TableSettings
 
     table = Table(TableSettings(settings.ngram.order, settings.ngram.memory_mb << 20))
-    return TableProposer("trigram", NgramDrafter(table, MakerSettings(threads=settings.serve.threads)))
+    return TableProposer("trigram", NgramDrafter(table, MakerSettings.of(settings)))
 
 
 def _lookup(settings: Settings, _: Section) -> Proposer:

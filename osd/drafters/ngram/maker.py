@@ -16,6 +16,7 @@ from osd.drafters.ngram.overlay import Overlays
 from osd.drafters.ngram.search import SearchBuffers, SearchRules, draft_rows, new_bench
 from osd.drafters.ngram.table import Table, require_tokens
 from osd.drafters.ngram.tree import NgramProposal
+from storage.settings import Settings
 
 MOST_SEARCHES = 4096
 SLOWEST, CALM = 20.0, 0.1
@@ -53,6 +54,11 @@ class MakerSettings:
     threads: int | None = None
     """Threads among which the rows of a batch are shared out where that is faster; None: one for each core that the
     process may use, at most 8."""
+
+    @classmethod
+    def of(cls, settings: Settings, **more: int) -> MakerSettings:
+        """Return what ``[ngram.search]`` says; ``more``: tokens of a tree and of a sequence at most."""
+        return cls(**settings.ngram.search.model_dump(), threads=settings.serve.threads, **more)
 
     def __post_init__(self) -> None:
         for name, least, most in (

@@ -40,7 +40,7 @@ class Tables:
         self._shelf, self._consent = shelf, consent
         self._most, self._every = settings.ngram.tables, settings.ngram.keep_seconds
         depth = min(64, max(1, settings.gamma.max))
-        self._settings = MakerSettings(nodes=settings.drafters.tree_nodes, depth=depth, threads=settings.serve.threads)
+        self._settings = MakerSettings.of(settings, nodes=settings.drafters.tree_nodes, depth=depth)
         self._makers: dict[Key, NgramDrafter] = {}
         """Makers of the tables in use, the least recently used first. Changed by the engine's thread."""
         self._rows: dict[Key, int] = {}

@@ -13,6 +13,7 @@ import pytest
 
 from osd.drafters.ngram.errors import OtherTokenizer
 from osd.drafters.ngram.files import ARRAYS, load_table, save_table
+from osd.drafters.ngram.maker import MakerSettings
 from osd.drafters.ngram.service.shelf import digest_of
 from osd.drafters.ngram.service.tables import Tables
 from osd.drafters.ngram.table import Table, TableSettings
@@ -21,6 +22,7 @@ from osd.models.pair import Pair
 from osd.prompts import encode
 from osd.sequence import Completion
 from storage.records import Request
+from storage.settings import Settings
 from storage.store import Store
 from tests.osd.drafters.ngram.service.conftest import settings_in
 
@@ -75,6 +77,29 @@ def test_texts_are_the_targets_before_and_after_there_is_a_table(
             assert [done[request.id] for request in asked] == expected
             if turn == 0:
                 tables_of(engine)
+
+
+@pytest.mark.parametrize(
+    "search", [{"method": "greedy"}, {"searches": 3, "breadth": 2}, {"shortest": 3, "kappa": 0.0, "c1": 4.0, "c2": 3.0}]
+)
+def test_a_table_is_searched_as_the_settings_have_it(
+    pair: Pair, store: Store, tmp_path: Path, search: dict[str, Any]
+) -> None:
+    settings = settings_in(tmp_path, ngram__search=search)
+    with serving(pair, settings, store) as engine:
+        tables_of(engine)
+        list(engine.run(requests(pair)))
+        tables_of(engine)
+        again = requests(pair)
+        done = {c.request.id: c for c in engine.run(again)}
+        maker = tables_of(engine)._makers[("default", "")]
+    assert [done[request.id].tokens for request in again] == alone(pair, again, tmp_path)
+    assert accepted(list(done.values())) > 0
+    assert {name: getattr(maker.settings, name) for name in search} == search
+
+
+def test_settings_begin_with_the_searchs_own_constants() -> None:
+    assert MakerSettings.of(Settings()) == MakerSettings()
 
 
 def test_what_a_table_learned_is_kept_and_the_next_server_starts_from_it(
