@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class MakerSettings:
     process may use, at most 8."""
 
     @classmethod
-    def of(cls, settings: Settings, **more: int) -> MakerSettings:
+    def of(cls, settings: Settings, **more: Any) -> MakerSettings:
         """Return what ``[ngram.search]`` says; ``more``: tokens of a tree and of a sequence at most."""
         return cls(**settings.ngram.search.model_dump(), threads=settings.serve.threads, **more)
 
