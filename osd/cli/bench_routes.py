@@ -34,7 +34,8 @@ def routes(
     arms: Annotated[
         list[str] | None,
         typer.Option(
-            help="What is compared.", metavar="NAME,…", show_default="single,routed,routed_lora",
+            help="What is compared: single, routed, routed_lora, by_language.", metavar="NAME,…",
+            show_default="single,routed,routed_lora",
         ),
     ] = None,
     order: Annotated[
@@ -65,10 +66,10 @@ def routes(
     Example: `osd bench routes --prompts sql.jsonl,chat.jsonl.gz --requests 200 --json`
     """
     from osd.bench.routes.bench import TEACHING, bench_routes
-    from osd.bench.routes.traffic import ARMS
+    from osd.bench.routes.traffic import ARMS, USUAL
     from osd.demo.runner.source import segments_of
 
-    settings, chosen = surroundings(ctx).settings, choose(arms or ARMS, ARMS, "--arms")
+    settings, chosen = surroundings(ctx).settings, choose(arms or USUAL, ARMS, "--arms")
     pair, folder = choose_pair(settings.serve, target, draft), out or new_folder("bench-routes")
     paths = [Path(name) for name in listed(prompts)]
     segments, problems = segments_of(

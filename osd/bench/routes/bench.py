@@ -12,7 +12,7 @@ from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
 from osd.bench.routes.result import ArmResult, summary
 from osd.bench.routes.stream import RoutesSetting, run_arm
-from osd.bench.routes.traffic import arrange
+from osd.bench.routes.traffic import BY_LANGUAGE, arrange
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.measure import WINDOW, moving_share
 from osd.demo.runner.source import Segment
@@ -92,6 +92,7 @@ def _draw_domain(axes: Any, arms: Mapping[str, ArmResult], name: str) -> None:
 
     styles = {
         "routed": (BLUE, "-", "a draft for each route"), "routed_lora": (COLOURS[2], "-", "an adapter for each route"),
+        BY_LANGUAGE: (COLOURS[3], "-", "a draft for each language"),
         "single": (ORANGE, "-", "one draft for everything"), "frozen": (GREY, (0, (4, 2)), "frozen draft"),
     }  # fmt: skip
     shown = {**arms, "frozen": next(iter(arms.values()))}

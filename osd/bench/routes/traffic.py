@@ -4,6 +4,7 @@ it that are compared, each over a store of its own.
 single       one draft learns from everything
 routed       a full draft for each domain, found by topic
 routed_lora  an adapter over the shared base for each domain
+by_language  a full draft for each language that domains are in, found by language
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osd.bench.harness.prompts import choose
+from router.classifiers import spoken
+from router.language_file import shipped
 from storage.records import DEFAULT_DRAFT, Route
 from storage.store import Store
 from storage.versions.forks import fork
 
 APART = "apart"
-ARMS = ("single", "routed", "routed_lora")
+BY_LANGUAGE = "by_language"
+USUAL = ("single", "routed", "routed_lora")
+ARMS = (*USUAL, BY_LANGUAGE)
 Domains = Mapping[str, Sequence[str]]
 
 
@@ -93,6 +98,13 @@ ORDERS: dict[str, Callable[[Domains, random.Random], list[str]]] = {
 }
 
 
+def languages_of(teaching: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the language that most examples of each domain are in; a domain whose language is hard to tell is left
+    out."""
+    examples = [(domain, text) for domain, texts in teaching.items() for text in texts]
+    return {domain: labels[0] for domain, labels in spoken(examples, shipped()).items() if labels}
+
+
 def set_up(store: Store, arm: str, draft: Path, teaching: Mapping[str, Sequence[str]]) -> list[str]:
     """Give the store the arm's drafts, routes and taught topics; return the names of the drafts that learn.
 
@@ -101,6 +113,12 @@ def set_up(store: Store, arm: str, draft: Path, teaching: Mapping[str, Sequence[
     root = store.versions.register_root(DEFAULT_DRAFT, draft)
     if arm == "single":
         return [DEFAULT_DRAFT]
+    if arm == BY_LANGUAGE:
+        languages = list(dict.fromkeys(languages_of(teaching).values()))
+        for language in languages:
+            fork(store.versions, language, root.id)
+            store.routes.add(Route(language, language, {"language": [language]}), who="osd bench routes")
+        return [DEFAULT_DRAFT, *languages]
     for domain in teaching:
         fork(store.versions, domain, root.id)
         store.versions.set_options(domain, {"method": "lora" if arm == "routed_lora" else "full"})

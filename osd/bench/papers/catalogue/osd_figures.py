@@ -67,11 +67,13 @@ FIGURES = (
         "Figure 5", "Arena by language and by topic",
         f"{VICUNA}: + 0.1 to 0.2 for every language with fewer than 2,000 requests; above 0.6 in every topic.",
         ran="`osd bench routes`: mixed traffic of all data sets, a draft for each, found by topic; against the "
-        "frozen draft on the same texts, last third of each.",
+        "frozen draft on the same texts, last third of each; beside it a draft for each language, found by language.",
         experiment=streams.ROUTED,
         claims=(
             Claim("Acceptance rises by 0.1 or more in every domain.", "least_gain_of_learning", 0.1),
             Claim("It comes above 0.6 in every domain.", "least_alpha", 0.6),
+            Claim("It rises by 0.1 or more in every language, with a draft for each (prompts of several languages).",
+                  "least_gain_of_learning_by_language", 0.1),
         ),
         differs="The data sets' domains in place of Arena's languages and topics.",
     ),
@@ -81,6 +83,8 @@ FIGURES = (
         experiment=streams.ROUTED,
         claims=(
             Claim("A draft for each domain is better than one, in every domain.", "least_gain_of_routes", 0.0),
+            Claim("A draft for each language is better than one, in every language (prompts of several).",
+                  "least_gain_of_language_routes", 0.0),
             Claim("A draft for each domain brings 0.1 of α or more over one for all, on average.",
                   "gain_of_routes", 0.1, question="One draft, or one for each topic?"),
         ),

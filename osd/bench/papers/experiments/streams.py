@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from pydantic import TypeAdapter
 from osd.bench.harness.report import save_json
 from osd.bench.papers.claims import PaperFigure, difference_of_shares, mean_of, ratio_of_sums
 from osd.bench.papers.entry import Curve, PaperExperiment, PaperFindings, PapersBench, PaperSizes, Picture
+from osd.bench.routes.bench import TEACHING
 from osd.bench.routes.result import ArmResult, RoutedRequest
+from osd.bench.routes.traffic import BY_LANGUAGE, languages_of
 from osd.demo.runner.measure import FinishedRequest, Whose, moving, recovered_after
 from osd.demo.runner.source import Segment, segments_of
 
@@ -118,7 +120,7 @@ def arms(
 def _arms(
     bench: PapersBench, sizes: PaperSizes, order: str, names: Sequence[str], seed: int, out: Path
 ) -> dict[str, ArmResult]:
-    from osd.bench.routes.bench import TEACHING, bench_routes
+    from osd.bench.routes.bench import bench_routes
 
     segments = drawn(bench, sizes, sizes.texts + TEACHING, seed)[: None if order == "mixed" else 2]
     result = bench_routes(
@@ -144,8 +146,12 @@ def _late(arm: ArmResult, domain: str) -> list[RoutedRequest]:
 
 
 def routed(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
-    """OSD, Figures 5 and 6: a draft for each domain against one for all and the frozen one, last third of each."""
-    found = arms(bench, sizes, "mixed", ("single", "routed"))
+    """OSD, Figures 5 and 6: a draft for each domain against one for all and the frozen one, last third of each; and one
+    for each language, where the prompts are of several."""
+    teaching = {segment.name: segment.prompts[-TEACHING:] for segment in drawn(bench, sizes, sizes.texts + TEACHING, 0)}
+    languages = languages_of(teaching)
+    several = (BY_LANGUAGE,) if len(set(languages.values())) > 1 else ()
+    found = arms(bench, sizes, "mixed", ("single", "routed", *several))
     domains = list(dict.fromkeys(one.domain for one in found["single"].seen))
     gains, over, rows = {}, {}, []
     for name in domains:
@@ -166,7 +172,37 @@ def routed(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
         "gain_of_routes": PaperFigure(mean, error, min(counts)),
         "least_gain_of_routes": min(over.values(), key=lambda each: each.value),
     }  # fmt: skip
-    return PaperFindings(figures, {"Acceptance by domain, last third": rows})
+    tables = {"Acceptance by domain, last third": rows}
+    if several:
+        told, tables["Acceptance by language, last third"] = by_language(found, languages)
+        figures |= told
+    return PaperFindings(figures, tables)
+
+
+def by_language(
+    found: Mapping[str, ArmResult], languages: Mapping[str, str]
+) -> tuple[dict[str, PaperFigure], list[dict[str, str]]]:
+    """Return figures and a table of a draft for each language, against one for all and the frozen one. ``languages``:
+    by domain."""
+    gains, over, rows = [], [], []
+    for language in dict.fromkeys(languages.values()):
+        own, one = (_late_in(found[arm], language, languages) for arm in (BY_LANGUAGE, "single"))
+        gains.append(
+            difference_of_shares([r.hits for r in own], [r.frozen_hits for r in own], [r.emitted for r in own])
+        )
+        over.append(_apart(alpha(own), alpha(one)))
+        rows.append({"language": language, "frozen": str(alpha(own, frozen=True)), "one draft": str(alpha(one)),
+                     "a draft for each": str(alpha(own)), "gain of routes": str(over[-1])})  # fmt: skip
+    figures = {
+        "least_gain_of_learning_by_language": min(gains, key=lambda each: each.value),
+        "least_gain_of_language_routes": min(over, key=lambda each: each.value),
+    }  # fmt: skip
+    return figures, rows
+
+
+def _late_in(arm: ArmResult, language: str, languages: Mapping[str, str]) -> list[RoutedRequest]:
+    mine = [one for one in arm.seen if languages.get(one.domain) == language]
+    return mine[-max(1, len(mine) // 3) :]
 
 
 def data_mix(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:

@@ -10,10 +10,15 @@ import pytest
 
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.prompts import choose
+from osd.bench.papers.experiments.streams import by_language
 from osd.bench.routes.bench import draw
 from osd.bench.routes.result import ArmResult, RoutedRequest, summary
-from osd.bench.routes.traffic import ARMS, ORDERS, arrange
+from osd.bench.routes.traffic import ARMS, ORDERS, arrange, languages_of, set_up
+from osd.demo.prompts import prompts as shipped_prompts
+from osd.server.start import SHIPPED
 from storage.errors import BadSetting
+from storage.store import open_store
+from tests.support.settings import settings_of
 
 DOMAINS = {name: [f"{name} {i}" for i in range(60)] for name in ("a", "b", "c")}
 
@@ -109,3 +114,27 @@ def test_the_picture_has_a_curve_an_arm(tmp_path: Path) -> None:
     assert draw(arms, ["a", "b"], tmp_path).stat().st_size > 5_000
     curves = (tmp_path / "routes.svg").read_text()
     assert "one draft for everything" in curves and "an adapter" not in curves
+
+
+def test_a_draft_for_each_language_that_domains_are_in(tmp_path: Path) -> None:
+    teaching = {name: shipped_prompts(name, 30, 0) for name in ("arithmetic", "python", "finnish")}
+    assert languages_of(teaching) == {"arithmetic": "en", "python": "en", "finnish": "fi"}
+    with open_store(settings_of(storage__directory=tmp_path / "data")) as store:
+        assert set_up(store, "by_language", SHIPPED / "draft", teaching) == ["default", "en", "fi"]
+        routes = {route.name: (route.draft, dict(route.matches)) for route in store.routes.list()}
+    assert routes["en"] == ("en", {"language": ["en"]}) and routes["fi"] == ("fi", {"language": ["fi"]})
+
+
+def test_languages_are_compared_over_all_of_their_domains() -> None:
+    def served(name: str, hits: dict[str, int]) -> ArmResult:
+        seen = [RoutedRequest(domain, domain, domain, "v", 10, hits[domain] + i % 2, 1 + i % 2, 0.1)
+                for i in range(30) for domain in hits]  # fmt: skip
+        return ArmResult(name, seen)
+
+    hits = {"by_language": {"a": 6, "b": 6, "c": 3}, "single": {"a": 5, "b": 3, "c": 3}}
+    arms = {name: served(name, own) for name, own in hits.items()}
+    figures, rows = by_language(arms, {"a": "en", "b": "en", "c": "fi"})
+    assert [row["language"] for row in rows] == ["en", "fi"]
+    assert figures["least_gain_of_learning_by_language"].value == pytest.approx(0.2)
+    assert figures["least_gain_of_language_routes"].value == pytest.approx(0.0)
+    assert rows[0]["gain of routes"].startswith("0.200")
