@@ -49,8 +49,6 @@ class EntryOnPage:
     """SVG by the name of its file."""
     shown_with: EntryOnPage | None
     """The entry of the same experiment that has its tables and pictures."""
-    beside: Mapping[str, EntryResult]
-    """Results of other runs, by their names."""
 
     @property
     def state(self) -> str:
@@ -93,19 +91,18 @@ def _on_page(
     paper: Paper, entry: PaperEntry, run: PapersRun, beside: Sequence[PapersRun], before: Sequence[EntryOnPage]
 ) -> EntryOnPage:
     key = (paper.name, entry.id)
-    result, others = run.results.get(key), {each.name: each.results.get(key) for each in beside}
-    found = {label: other for label, other in others.items() if other}
+    result = run.results.get(key)
     verdicts = result.verdicts(entry) if result else [None] * len(entry.claims)
-    theirs = {label: other.verdicts(entry) for label, other in found.items()}
+    theirs = {each.name: other.verdicts(entry) for each in beside if (other := each.results.get(key))}
     claims = tuple(
-        ClaimOnPage(claim, verdicts[i], {label: some[i] for label, some in theirs.items()})
+        ClaimOnPage(claim, verdicts[i], {name: some[i] for name, some in theirs.items()})
         for i, claim in enumerate(entry.claims)
     )
     own = result.findings if result else PaperFindings({})
     same = next((each for each in before if each.result and _looks_like(each.result.findings, own)), None)
     drawn = () if same else own.pictures.values()
     pictures = {f"{paper.name}-{entry.slug}-{i}.svg": draw(each) for i, each in enumerate(drawn, start=1)}
-    return EntryOnPage(paper, entry, result, claims, {} if same else own.tables, pictures, same, found)
+    return EntryOnPage(paper, entry, result, claims, {} if same else own.tables, pictures, same)
 
 
 def _looks_like(one: PaperFindings, other: PaperFindings) -> bool:
@@ -130,15 +127,20 @@ def _compared(entries: Sequence[EntryOnPage], run: PapersRun, beside: Sequence[P
 
 
 def _render(name: str, told: Mapping[str, Any], *, escape: bool) -> str:
-    environment = Environment(
-        loader=PackageLoader("osd.bench.papers", ""), autoescape=escape, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
+    environment = templates(escape=escape)
     environment.filters.update(shown=shown, placed=placed)
     entries: list[EntryOnPage] = told["entries"]
     by_paper = [(paper, [each for each in entries if each.paper is paper]) for paper in PAPERS]
     top = [(each, own) for each in entries for own in each.claims if own.claim.question and own.verdict]
     return environment.get_template(name).render(told, papers=by_paper, top=top)
+
+
+def templates(*, escape: bool) -> Environment:
+    """Return what renders the templates of this folder."""
+    return Environment(
+        loader=PackageLoader("osd.bench.papers", ""), autoescape=escape, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
 
 
 def placed(text: str) -> str:

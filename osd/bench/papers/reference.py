@@ -8,20 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from osd.bench.papers.catalogue import PAPERS
 from osd.bench.papers.entry import Paper, PaperEntry
+from osd.bench.papers.page import templates
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
 def papers_page() -> str:
     """Return the text of docs/papers.md."""
-    environment = Environment(
-        loader=PackageLoader("osd.bench.papers", ""), autoescape=False, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
+    environment = templates(escape=False)
     environment.filters.update(cell=cell, state=state_of, sizes=sizes_of)
     states = Counter(state_of(entry) for paper in PAPERS for entry in paper.entries)
     return environment.get_template("methods.md.jinja").render(papers=PAPERS, states=states, section=section)
