@@ -34,7 +34,7 @@ from storage.distribution import osd_version
 from storage.errors import BadInput, SegmentDamaged, StoreError, WeightsDamaged
 from storage.files.files import TemporaryPath, writing
 from storage.records import DraftVersion, VersionState
-from storage.replay.segment_files import read_segment
+from storage.replay.segment_files import read_whole
 from storage.replay.segment_place import LocalSegments, SegmentPlace
 from storage.settings import Settings
 from storage.sql import schema
@@ -259,7 +259,7 @@ def _drop_others(folder: Path, named: _Named) -> None:
 
 def _check_segments(place: SegmentPlace, rows: Sequence[SegmentRow]) -> None:
     for row in rows:
-        found = read_segment(place, row.id, row.path)
+        found = read_whole(place, row)
         if (len(found), sum(map(len, found))) != (row.requests, row.positions):
             reason = f"it holds {len(found)} requests, its index says {row.requests}"
             raise SegmentDamaged(path=place.show(row.path), segment=row.id, reason=reason)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,22 +48,23 @@ def write_segment(place: SegmentPlace, batch: Sequence[RequestSamples], index: C
     path = f"{time.strftime('%Y%m%d', time.gmtime(created_at))}/{segment_id}.parquet"
     data = segments.encode(batch, place.cipher)
     with place.put(path, data):
-        segment, requests = _rows(segment_id, path, created_at, batch, len(data))
+        segment, requests = _rows(segment_id, path, created_at, batch, data)
         index(NewSegment(segment, requests, place))
     return segment_id
 
 
 def _rows(
-    segment_id: str, path: str, created_at: float, batch: Sequence[RequestSamples], size: int
+    segment_id: str, path: str, created_at: float, batch: Sequence[RequestSamples], data: memoryview
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    ends = np.rint(np.cumsum(segments.shares(batch)) * size).astype(int)
+    ends = np.rint(np.cumsum(segments.shares(batch)) * len(data)).astype(int)
     segment = {
         "id": segment_id,
         "path": path,
         "created_at": created_at,
         "requests": len(batch),
         "positions": sum(len(samples) for samples in batch),
-        "bytes": size,
+        "bytes": len(data),
+        "digest": hashlib.sha256(data).hexdigest(),
     }
     requests = [
         {
@@ -84,6 +86,18 @@ def read_segment(place: SegmentPlace, segment_id: str, path: str) -> list[Reques
     """
     with reading(place, segment_id, path) as source:
         return segments.decode(source, place.cipher)
+
+
+def read_whole(place: SegmentPlace, row: SegmentRow) -> list[RequestSamples]:
+    """Return every request of a segment, each byte of which is what was written, those of its headers too, of which
+    Parquet has no checksums; raises as :func:`read_segment`."""
+    import pyarrow as pa
+
+    with reading(place, row.id, row.path) as source:
+        data = source.read_bytes() if isinstance(source, Path) else source.read()
+        if row.digest not in (None, hashlib.sha256(data).hexdigest()):
+            raise ValueError("its bytes are not those that were written")
+        return segments.decode(pa.BufferReader(data), place.cipher)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from storage.errors import SegmentDamaged
-from storage.replay.segment_files import read_segment
+from storage.replay.segment_files import read_whole
 from storage.replay.segment_place import SegmentPlace
 from storage.sql.database import Database
 from storage.sql.tables import SampleRow, SegmentRow
@@ -35,7 +35,7 @@ class Verified:
 
 
 def verify_samples(db: Database, place: SegmentPlace) -> Verified:
-    """Read every segment whole, checksums included, and compare it with its index.
+    """Read every segment whole, its digest and checksums included, and compare it with its index.
 
     Changes nothing; skips what a purge or a compaction moves meanwhile. Raises CannotDecrypt, PlaceUnreachable.
     """
@@ -53,7 +53,7 @@ def verify_samples(db: Database, place: SegmentPlace) -> Verified:
 
 def _fault(db: Database, place: SegmentPlace, row: SegmentRow) -> str | None:
     try:
-        found = read_segment(place, row.id, row.path)
+        found = read_whole(place, row)
     except FileNotFoundError:
         return "the file is missing"
     except SegmentDamaged as error:

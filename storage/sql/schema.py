@@ -13,7 +13,7 @@ from storage.errors import SchemaOutdated, SchemaTooNew, StoreError
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0016"
+HEAD = "0017"
 """The newest revision in ``migrations/versions``; a test compares the two."""
 
 UPGRADE_LOCK = 0x6F7364  # "osd": any number will do, as long as every osd takes the same

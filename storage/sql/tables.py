@@ -286,6 +286,8 @@ class SegmentRow(Base):
     requests: Mapped[int]
     positions: Mapped[int]
     bytes: Mapped[int]
+    digest: Mapped[str | None]
+    """SHA-256 of the file, in hex; None where an osd before it wrote the segment."""
 
 
 class SampleRow(Base):

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from storage.errors import BadInput, SegmentDamaged
 from storage.records import RequestSamples
 from storage.replay import segments
-from storage.replay.segment_files import is_held_out, read_segment
+from storage.replay.segment_files import is_held_out, read_segment, read_whole, write_segment
 from storage.replay.segment_place import LocalSegments
+from storage.sql.tables import SegmentRow
 from tests.storage.make import assert_same, samples, with_hidden
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
@@ -126,6 +127,25 @@ def test_every_flipped_byte_of_the_data_is_noticed(tmp_path: Path) -> None:
             unnoticed += 1  # in statistics or names that reading does not use
             assert_same(read[0], expected)
     assert unnoticed < len(whole) // 37 // 2
+
+
+def test_every_flipped_bit_of_the_whole_file_is_noticed_by_its_digest(tmp_path: Path) -> None:
+    """Also in headers, where a flip can leave other records that read without a complaint."""
+    place, rows = LocalSegments(tmp_path), []
+    write_segment(place, [samples(0, m=1), samples(1, m=2)], lambda new: rows.append(SegmentRow(**new.segment)))
+    file = tmp_path / rows[0].path
+    whole = file.read_bytes()
+    assert [each.request_id for each in read_whole(place, rows[0])] == ["r0", "r1"]
+    for at in range(0, len(whole), 3):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        with pytest.raises(SegmentDamaged, match="not those that were written"):
+            read_whole(place, rows[0])
+
+
+def test_segments_of_before_the_digest_are_read(tmp_path: Path) -> None:
+    place, rows = LocalSegments(tmp_path), []
+    write_segment(place, [samples(0)], lambda new: rows.append(SegmentRow(**new.segment | {"digest": None})))
+    assert len(read_whole(place, rows[0])) == 1
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -1])
