@@ -108,7 +108,7 @@ def test_a_draft_of_random_weights_learns_from_answers_and_is_kept(tmp_path: Pat
     target = tmp_path / "target"
     tiny_target().save_pretrained(target)
     alone = load_alone(target, device="cpu")
-    asked, settings = [tuple(map(int, each[:4])) for each in random_prompts(60)], settings_of(serve__max_length=64)
+    asked, settings = [tuple(map(int, each[:4])) for each in random_prompts(200)], settings_of(serve__max_length=64)
     folder = trained_eagle(alone, settings, asked, 12, tmp_path)
     draft = load_feature_draft(folder, feature_target(alone.target))
     assert draft.kind == "eagle" and (folder / "model.safetensors").stat().st_size > 0

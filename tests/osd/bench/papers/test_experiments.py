@@ -24,6 +24,7 @@ from osd.bench.papers.experiments.timing import TimedAnswer
 from osd.bench.routes.result import ArmResult, RoutedRequest
 from osd.bench.trees.methods import units_of
 from osd.demo.runner.measure import FinishedRequest
+from osd.demo.runner.source import demo_segments
 from tests.osd.bench.papers.test_run import recorded
 from tests.support.models import prompts, random_pair
 from tests.support.settings import settings_of
@@ -94,16 +95,33 @@ def arm(name: str, order: list[str], alphas: dict[str, float], forgotten: float 
     return ArmResult(name, seen, forgotten=forgotten)
 
 
-def test_routes_are_compared_domain_by_domain(papers_bench: PapersBench) -> None:
-    order = ["sql", "arithmetic"] * 30
+def test_routes_are_compared_by_domain_and_by_language(papers_bench: PapersBench) -> None:
+    order = ["sql", "arithmetic", "finnish"] * 30
+    one = {"sql": 0.6, "arithmetic": 0.5, "finnish": 0.5}
     papers_bench.kept["routes-mixed-12x20-s0"] = {
-        "single": arm("single", order, {"sql": 0.6, "arithmetic": 0.5}),
-        "routed": arm("routed", order, {"sql": 0.7, "arithmetic": 0.65}),
+        "single": arm("single", order, one),
+        "routed": arm("routed", order, {"sql": 0.7, "arithmetic": 0.65, "finnish": 0.7}),
+        "by_language": arm("by_language", order, one | {"finnish": 0.65}),
     }
     figures = require_figures(streams.ROUTED, papers_bench)
     assert figures["least_gain_of_learning"].value == pytest.approx(0.35, abs=0.02)
-    assert figures["gain_of_routes"].value == pytest.approx(0.125, abs=0.02)
+    assert figures["gain_of_routes"].value == pytest.approx(0.15, abs=0.02)
     assert figures["least_gain_of_routes"].value == pytest.approx(0.1, abs=0.02)
+    assert figures["least_gain_of_learning_by_language"].value == pytest.approx(0.25, abs=0.02)
+    assert figures["least_gain_of_language_routes"].value == pytest.approx(0.0, abs=0.02)
+
+
+def test_prompts_of_one_language_say_nothing_of_languages(
+    papers_bench: PapersBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    domains = ("sql", "arithmetic")
+    monkeypatch.setattr(streams, "drawn", lambda _bench, _sizes, requests, seed: demo_segments(requests, seed, domains))
+    papers_bench.kept["routes-mixed-12x20-s0"] = {
+        name: arm(name, list(domains) * 30, {"sql": 0.6, "arithmetic": 0.5}) for name in ("single", "routed")
+    }
+    found = streams.ROUTED.run(papers_bench, SIZES)
+    assert list(found.tables) == ["Acceptance by domain, last third"]
+    assert not any("language" in name for name in found.figures)
 
 
 def test_shifts_have_errors_over_seeds(papers_bench: PapersBench) -> None:
