@@ -98,9 +98,8 @@ def decode_all(pair: Pair, settings: Settings, plan: EaglePlan, out: Path, watch
     folder = RunFolder(out, plan.facts(pair), LOG, DepthCell)
     longest, first = row_limit(pair, settings.serve) - plan.new_tokens, plan.warm + plan.count
     drawn = tokens_by_set(pair.tokenizer, plan.prompts, first + plan.learn, longest, seed=plan.seed)
-    watch.at("an EAGLE draft learns from the target's answers")
     others = [text for some in drawn.values() for text in some[first:]]
-    draft = load_feature_model(trained_eagle(pair, settings, others, plan.new_tokens, out), pair.target)
+    draft = load_feature_model(trained_eagle(pair, settings, others, plan.new_tokens, out, watch), pair.target)
     measured = {name: some[:first] for name, some in drawn.items()}
     run = DepthRun(replace(pair, draft=draft), settings, measured, plan.new_tokens, plan.warm, plan.nodes)
     return measure_all(jobs_of(plan.costs), run.measure, watch, folder=folder, job_of=lambda cell: cell.job)

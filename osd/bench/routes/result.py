@@ -31,6 +31,8 @@ class RoutedRequest:
     """The same for the draft that learning started from."""
     seconds: float
     """Its share of the time spent decoding."""
+    number: int
+    """Its place in the traffic, from 0: the same request in every arm."""
 
 
 @dataclass

@@ -58,7 +58,7 @@ class ArmStream:
         self._target = TargetReader(setting.pair.target, engine.limit)
         self._alone = TargetAlone(setting.pair, engine.settings)
         self._watch = watch
-        self._items: dict[str, TrafficItem] = {}
+        self._items: dict[str, tuple[int, TrafficItem]] = {}
         self._texts: list[tuple[str, Completion]] = []
         """Domain and text of each finished request."""
         self.result = ArmResult(arm)
@@ -76,7 +76,7 @@ class ArmStream:
 
     def _requests(self) -> Iterator[Request]:
         """Yield requests in which nothing says what domain they are of."""
-        for item in self._setting.items:
+        for number, item in enumerate(self._setting.items):
             try:
                 tokens = encode(self._setting.pair.tokenizer, item.prompt)
             except BadRequest as error:
@@ -85,14 +85,14 @@ class ArmStream:
             request = Request(
                 tokens, self._setting.max_new_tokens, self._setting.sampling, text=item.prompt, learn=item.learn
             )  # fmt: skip
-            self._items[request.id] = item
+            self._items[request.id] = number, item
             yield request
 
     def _refused(self, error: BadRequest) -> None:
         self.result.failed += 1
 
     def _finish(self, completion: Completion, spent: Spent) -> None:
-        item = self._items.pop(completion.request.id)
+        number, item = self._items.pop(completion.request.id)
         version = completion.outcomes[-1].draft_version
         loaded_drafts = self._engine.drafter.loaded_drafts
         serving = next((s for s in loaded_drafts.values() if s.version == version), self._engine.drafter.default)
@@ -100,7 +100,9 @@ class ArmStream:
         self._texts.append((item.domain, completion))
         frozen, mine = sum(self._frozen.hits(completion, p)), sum(loaded_hits(serving, completion, p))
         self.result.seen.append(
-            RoutedRequest(item.domain, completion.route, serving.draft, version, judged, mine, frozen, spent.seconds)
+            RoutedRequest(
+                item.domain, completion.route, serving.draft, version, judged, mine, frozen, spent.seconds, number
+            )
         )
         if p is None and self._setting.check_every and len(self.result.seen) % self._setting.check_every == 0:
             self._alone.hold(completion, spent)

@@ -141,8 +141,19 @@ def alpha(some: Sequence[RoutedRequest], *, frozen: bool = False) -> PaperFigure
 
 
 def _late(arm: ArmResult, domain: str) -> list[RoutedRequest]:
-    mine = arm.of(domain)
-    return mine[-max(1, len(mine) // 3) :]
+    return _last_third(arm.of(domain))
+
+
+def _last_third(mine: Sequence[RoutedRequest]) -> list[RoutedRequest]:
+    """Return the last third in the order of the traffic: the same requests in every arm."""
+    return sorted(mine, key=lambda one: one.number)[-max(1, len(mine) // 3) :]
+
+
+def _paired(own: Sequence[RoutedRequest], other: Sequence[RoutedRequest]) -> PaperFigure:
+    """Return the difference of two arms' acceptance on the same requests, whose texts are the target's in both."""
+    theirs = {one.number: one for one in other}
+    pairs = [(one, theirs[one.number]) for one in own if one.number in theirs]
+    return difference_of_shares([a.hits for a, _ in pairs], [b.hits for _, b in pairs], [a.emitted for a, _ in pairs])
 
 
 def routed(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
@@ -159,7 +170,7 @@ def routed(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
         gains[name] = difference_of_shares(
             [r.hits for r in own], [r.frozen_hits for r in own], [r.emitted for r in own]
         )
-        over[name] = _apart(alpha(own), alpha(one))
+        over[name] = _paired(own, one)
         rows.append({"domain": name, "frozen": str(alpha(own, frozen=True)), "one draft": str(alpha(one)),
                      "a draft for each": str(alpha(own)), "gain of routes": str(over[name])})  # fmt: skip
     mean = float(np.mean([each.value for each in over.values()]))
@@ -190,7 +201,7 @@ def by_language(
         gains.append(
             difference_of_shares([r.hits for r in own], [r.frozen_hits for r in own], [r.emitted for r in own])
         )
-        over.append(_apart(alpha(own), alpha(one)))
+        over.append(_paired(own, one))
         rows.append({"language": language, "frozen": str(alpha(own, frozen=True)), "one draft": str(alpha(one)),
                      "a draft for each": str(alpha(own)), "gain of routes": str(over[-1])})  # fmt: skip
     figures = {
@@ -201,8 +212,7 @@ def by_language(
 
 
 def _late_in(arm: ArmResult, language: str, languages: Mapping[str, str]) -> list[RoutedRequest]:
-    mine = [one for one in arm.seen if languages.get(one.domain) == language]
-    return mine[-max(1, len(mine) // 3) :]
+    return _last_third([one for one in arm.seen if languages.get(one.domain) == language])
 
 
 def data_mix(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:

@@ -11,6 +11,7 @@ from osd.bench.eagle.bench import differing, tables_of, texts_by_arm
 from osd.bench.eagle.learn import trained_eagle
 from osd.bench.eagle.told import DepthText, ToldEngine, ToldTexts, TreeRound
 from osd.bench.gamma.costs import CostCells, CostTable, Piece, Pieces, find_costs
+from osd.bench.harness.watch import Watch
 from osd.models.features.files import load_feature_draft
 from osd.models.features.model import feature_target
 from osd.models.pair import Pair
@@ -109,8 +110,8 @@ def test_a_draft_of_random_weights_learns_from_answers_and_is_kept(tmp_path: Pat
     tiny_target().save_pretrained(target)
     alone = load_alone(target, device="cpu")
     asked, settings = [tuple(map(int, each[:4])) for each in random_prompts(200)], settings_of(serve__max_length=64)
-    folder = trained_eagle(alone, settings, asked, 12, tmp_path)
+    folder = trained_eagle(alone, settings, asked, 12, tmp_path, Watch())
     draft = load_feature_draft(folder, feature_target(alone.target))
     assert draft.kind == "eagle" and (folder / "model.safetensors").stat().st_size > 0
     made = folder.stat().st_mtime_ns
-    assert trained_eagle(alone, settings, asked, 12, tmp_path) == folder and folder.stat().st_mtime_ns == made
+    assert trained_eagle(alone, settings, asked, 12, tmp_path, Watch()) == folder and folder.stat().st_mtime_ns == made

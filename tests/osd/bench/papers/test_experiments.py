@@ -91,7 +91,10 @@ def test_online_figures_are_of_each_sets_end(papers_bench: PapersBench) -> None:
 
 def arm(name: str, order: list[str], alphas: dict[str, float], forgotten: float | None = None) -> ArmResult:
     chance = np.random.default_rng(1)
-    seen = [RoutedRequest(d, d, name, "v", 20, 20 * alphas[d] + chance.normal(0, 0.3), 6.0, 0.1) for d in order]
+    seen = [
+        RoutedRequest(d, d, name, "v", 20, 20 * alphas[d] + chance.normal(0, 0.3), 6.0, 0.1, number)
+        for number, d in enumerate(order)
+    ]
     return ArmResult(name, seen, forgotten=forgotten)
 
 

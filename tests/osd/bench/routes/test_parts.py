@@ -76,9 +76,9 @@ def test_an_order_or_an_arm_that_is_not_there_is_named() -> None:
 
 def arm(hits: int, route: str | None = None, kind: str = "full", size: int = 100) -> ArmResult:
     seen = [
-        RoutedRequest(name, route or name, name, f"{name}-1", 10, hits, 2, 0.1)
+        RoutedRequest(name, route or name, name, f"{name}-1", 10, hits, 2, 0.1, number)
         for name in ("a", "b")
-        for _ in range(120)
+        for number in range(120)
     ]
     return ArmResult("any", seen, published=3, checked=2, memory=[{"draft": "a", "kind": kind, "bytes": size}])
 
@@ -104,8 +104,8 @@ def test_an_arm_survives_the_disk(tmp_path: Path) -> None:
 
 
 def test_only_the_last_hundred_of_a_domain_count() -> None:
-    early = [RoutedRequest("a", "a", "a", "a-1", 10, 0, 0, 0.1)] * 50
-    late = [RoutedRequest("a", "a", "a", "a-1", 10, 9, 0, 0.1)] * 100
+    early = [RoutedRequest("a", "a", "a", "a-1", 10, 0, 0, 0.1, 0)] * 50
+    late = [RoutedRequest("a", "a", "a", "a-1", 10, 9, 0, 0.1, 0)] * 100
     assert summary({"routed": ArmResult("routed", [*early, *late])}, ["a"])["domains"]["a"]["routed"] == 0.9
 
 
@@ -127,8 +127,8 @@ def test_a_draft_for_each_language_that_domains_are_in(tmp_path: Path) -> None:
 
 def test_languages_are_compared_over_all_of_their_domains() -> None:
     def served(name: str, hits: dict[str, int]) -> ArmResult:
-        seen = [RoutedRequest(domain, domain, domain, "v", 10, hits[domain] + i % 2, 1 + i % 2, 0.1)
-                for i in range(30) for domain in hits]  # fmt: skip
+        seen = [RoutedRequest(domain, domain, domain, "v", 10, hits[domain] + i % 2, 1 + i % 2, 0.1, 3 * i + place)
+                for i in range(30) for place, domain in enumerate(hits)]  # fmt: skip
         return ArmResult(name, seen)
 
     hits = {"by_language": {"a": 6, "b": 6, "c": 3}, "single": {"a": 5, "b": 3, "c": 3}}
@@ -138,3 +138,13 @@ def test_languages_are_compared_over_all_of_their_domains() -> None:
     assert figures["least_gain_of_learning_by_language"].value == pytest.approx(0.2)
     assert figures["least_gain_of_language_routes"].value == pytest.approx(0.0)
     assert rows[0]["gain of routes"].startswith("0.200")
+
+
+def test_arms_are_compared_request_by_request_in_whichever_order_they_finished() -> None:
+    def served(more: int) -> list[RoutedRequest]:
+        return [RoutedRequest("a", "a", "a", "v", 10, i % 7 + more, 1, 0.1, i) for i in range(30)]
+
+    arms = {"by_language": ArmResult("by_language", served(1)), "single": ArmResult("single", served(0)[::-1])}
+    figures, _ = by_language(arms, {"a": "en"})
+    gain = figures["least_gain_of_language_routes"]
+    assert gain.value == pytest.approx(0.1) and gain.error == pytest.approx(0) and gain.count == 10
