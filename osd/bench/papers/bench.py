@@ -69,7 +69,8 @@ def bench_papers(
     """Run what is asked for and not yet in ``out``, then write the page of everything that is there. ``beside``:
     folders of other runs, whose figures the page tells beside.
 
-    An entry that fails with an error of osd is kept without findings, its claims open. Raises BadSetting for what
+    An entry that fails with an error of osd is kept without findings, its claims open, until the next run, which tries
+    it again. Raises BadSetting for what
     there is not, or where ``out`` holds a run of another plan; StoreWriteFailed.
     """
     others = [run_of(path, "--beside") for path in beside]
@@ -83,7 +84,7 @@ def bench_papers(
     }  # fmt: skip
     RunFolder(out, facts, "papers.jsonl", dict)
     bench = PapersBench(settings, watch, out, pair.target, pair.draft, full, prompts, seed)
-    runnable = [job for job in jobs if job.entry.experiment and kept(out, job) is None]
+    runnable = [job for job in jobs if job.entry.experiment and not _done(out, job)]
     minutes = minutes_of(runnable, full)
     about = f"about {sum(minutes.values()):.0f} min on one core by the catalogue's estimates"
     watch.say(f"{len(runnable)} entries to run, {about}.")
@@ -132,6 +133,11 @@ def kept(out: Path, job: EntryJob) -> EntryResult | None:
     except ValueError:
         reason = f"{path} is not a result; remove that file, or give another folder"
         raise BadSetting(source="option", key="--out", reason=reason) from None
+
+
+def _done(out: Path, job: EntryJob) -> bool:
+    result = kept(out, job)
+    return result is not None and not result.failure
 
 
 def _run(bench: PapersBench, job: EntryJob) -> EntryResult:

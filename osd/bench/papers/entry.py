@@ -9,6 +9,7 @@ from typing import Any
 
 from osd.bench.harness.watch import Watch
 from osd.bench.papers.claims import Claim, ClaimVerdict, PaperFigure, judge
+from storage.errors import OsdError
 from storage.settings import Settings
 
 Rows = Sequence[Mapping[str, Any]]
@@ -83,10 +84,16 @@ class PapersBench:
         return path
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what ``make`` returned the first time that this name was asked for."""
+        """Return what ``make`` returned the first time that this name was asked for; raise the OsdError that it raised
+        then, so that entries which share hours of work fail with it once."""
         if name not in self.kept:
-            self.kept[name] = make()
-        return self.kept[name]
+            try:
+                self.kept[name] = make()
+            except OsdError as error:
+                self.kept[name] = error
+        if isinstance(found := self.kept[name], OsdError):
+            raise found
+        return found
 
 
 @dataclass(frozen=True, slots=True)

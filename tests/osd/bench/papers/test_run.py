@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from osd.bench.gamma.rounds import Recording
 from osd.bench.gamma.simulate import Simulator
 from osd.bench.harness.watch import Watch
 from osd.bench.papers.bench import EntryJob, bench_papers, chosen, kept, minutes_of, place, told
-from osd.bench.papers.entry import PapersBench, PaperSizes
+from osd.bench.papers.entry import PaperExperiment, PaperFindings, PapersBench, PaperSizes
 from osd.bench.papers.experiments import gamma_rules, theorems
 from osd.bench.papers.experiments.replays import DEPTH, WARM_TEXTS, ReplayedTexts, fixed, papers_analytic, replayed
 from storage.errors import BadSetting
@@ -110,6 +111,27 @@ def test_a_run_ends_in_verdicts_is_resumed_and_leaves_a_page(tmp_path: Path) -> 
     assert results["osd"]["A.3"]["state"] == "1 confirmed" and results["adaptix"]["Figure 1"]["not_reproduced"]
     said = (tmp_path / "out" / "results.md").read_text("utf-8")
     assert "| Both ratios follow" in said and "docs/ngram.md is ours" in said
+
+
+def test_what_entries_share_fails_once_and_is_tried_again_by_the_next_run(
+    papers_bench: PapersBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def shared() -> int:
+        asked.append("shared")
+        raise BadSetting(source="a run", key="that", reason="entries share")
+
+    def entry(_bench: PapersBench, _sizes: PaperSizes) -> PaperFindings:
+        papers_bench.once("shared", shared)
+        return PaperFindings({})
+
+    jobs = [job._replace(entry=replace(job.entry, experiment=PaperExperiment(entry))) for job in chosen((), ())[:2]]
+    monkeypatch.setattr("osd.bench.papers.bench.chosen", lambda _papers, _ids: jobs)
+    settings, out = settings_of(storage__directory=papers_bench.out / "data"), papers_bench.out / "out"
+    assert len(bench_papers(settings, Watch(), out).figures["failed"]) == 2 and asked == ["shared"]  # type: ignore[arg-type]
+    papers_bench.kept["shared"] = 1
+    assert bench_papers(settings, Watch(), out).figures["failed"] == {}
 
 
 def test_another_plan_wants_another_folder_and_names_must_be_known(tmp_path: Path) -> None:
