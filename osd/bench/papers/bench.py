@@ -70,8 +70,7 @@ def bench_papers(
     folders of other runs, whose figures the page tells beside.
 
     An entry that fails with an error of osd is kept without findings, its claims open, until the next run, which tries
-    it again. Raises BadSetting for what
-    there is not, or where ``out`` holds a run of another plan; StoreWriteFailed.
+    it again. Raises BadSetting for what there is not, or where ``out`` holds a run of another plan; StoreWriteFailed.
     """
     others = [run_of(path, "--beside") for path in beside]
     if len({other.name for other in others}) < len(others):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from osd.bench.papers.claims import Claim
 from osd.bench.papers.entry import PaperEntry
-from osd.bench.papers.experiments import arithmetic, distilled_drafts, shares, streams, traffic
+from osd.bench.papers.experiments import arithmetic, distilled_drafts, routes, shares, streams, traffic
 
 VICUNA = "Vicuna-7B with LLaMA-160M, k = 5, updates every 8 requests"
 TRAFFIC = (
@@ -68,7 +68,7 @@ FIGURES = (
         f"{VICUNA}: + 0.1 to 0.2 for every language with fewer than 2,000 requests; above 0.6 in every topic.",
         ran="`osd bench routes`: mixed traffic of all data sets, a draft for each, found by topic; against the "
         "frozen draft on the same texts, last third of each; beside it a draft for each language, found by language.",
-        experiment=streams.ROUTED,
+        experiment=routes.ROUTED,
         claims=(
             Claim("Acceptance rises by 0.1 or more in every domain.", "least_gain_of_learning", 0.1),
             Claim("It comes above 0.6 in every domain.", "least_alpha", 0.6),
@@ -80,7 +80,7 @@ FIGURES = (
     PaperEntry(
         "Figure 6", "One draft against a draft for each topic", f"{VICUNA}: + 0.1 to 0.2 in every topic.",
         ran="As Figure 5, against a single draft that learns from the same traffic.",
-        experiment=streams.ROUTED,
+        experiment=routes.ROUTED,
         claims=(
             Claim("A draft for each domain is better than one, in every domain.", "least_gain_of_routes", 0.0),
             Claim("A draft for each language is better than one, in every language (prompts of several).",

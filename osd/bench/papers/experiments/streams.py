@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from osd.bench.papers.claims import PaperFigure, difference_of_shares, mean_of, 
 from osd.bench.papers.entry import Curve, PaperExperiment, PaperFindings, PapersBench, PaperSizes, Picture
 from osd.bench.routes.bench import TEACHING
 from osd.bench.routes.result import ArmResult, RoutedRequest
-from osd.bench.routes.traffic import BY_LANGUAGE, languages_of
 from osd.demo.runner.measure import FinishedRequest, Whose, moving, recovered_after
 from osd.demo.runner.source import Segment, segments_of
 
@@ -140,81 +139,6 @@ def alpha(some: Sequence[RoutedRequest], *, frozen: bool = False) -> PaperFigure
     return ratio_of_sums(hits, [one.emitted for one in some])
 
 
-def _late(arm: ArmResult, domain: str) -> list[RoutedRequest]:
-    return _last_third(arm.of(domain))
-
-
-def _last_third(mine: Sequence[RoutedRequest]) -> list[RoutedRequest]:
-    """Return the last third in the order of the traffic: the same requests in every arm."""
-    return sorted(mine, key=lambda one: one.number)[-max(1, len(mine) // 3) :]
-
-
-def _paired(own: Sequence[RoutedRequest], other: Sequence[RoutedRequest]) -> PaperFigure:
-    """Return the difference of two arms' acceptance on the same requests, whose texts are the target's in both."""
-    theirs = {one.number: one for one in other}
-    pairs = [(one, theirs[one.number]) for one in own if one.number in theirs]
-    return difference_of_shares([a.hits for a, _ in pairs], [b.hits for _, b in pairs], [a.emitted for a, _ in pairs])
-
-
-def routed(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
-    """OSD, Figures 5 and 6: a draft for each domain against one for all and the frozen one, last third of each; and one
-    for each language, where the prompts are of several."""
-    teaching = {segment.name: segment.prompts[-TEACHING:] for segment in drawn(bench, sizes, sizes.texts + TEACHING, 0)}
-    languages = languages_of(teaching)
-    several = (BY_LANGUAGE,) if len(set(languages.values())) > 1 else ()
-    found = arms(bench, sizes, "mixed", ("single", "routed", *several))
-    domains = list(dict.fromkeys(one.domain for one in found["single"].seen))
-    gains, over, rows = {}, {}, []
-    for name in domains:
-        own, one = _late(found["routed"], name), _late(found["single"], name)
-        gains[name] = difference_of_shares(
-            [r.hits for r in own], [r.frozen_hits for r in own], [r.emitted for r in own]
-        )
-        over[name] = _paired(own, one)
-        rows.append({"domain": name, "frozen": str(alpha(own, frozen=True)), "one draft": str(alpha(one)),
-                     "a draft for each": str(alpha(own)), "gain of routes": str(over[name])})  # fmt: skip
-    mean = float(np.mean([each.value for each in over.values()]))
-    error = float(np.sqrt(sum((each.error or 0) ** 2 for each in over.values()))) / len(over)
-    counts = [each.count or 0 for each in over.values()]
-    alphas = [alpha(_late(found["routed"], name)) for name in domains]
-    figures = {
-        "least_gain_of_learning": min(gains.values(), key=lambda each: each.value),
-        "least_alpha": min(alphas, key=lambda each: each.value),
-        "gain_of_routes": PaperFigure(mean, error, min(counts)),
-        "least_gain_of_routes": min(over.values(), key=lambda each: each.value),
-    }  # fmt: skip
-    tables = {"Acceptance by domain, last third": rows}
-    if several:
-        told, tables["Acceptance by language, last third"] = by_language(found, languages)
-        figures |= told
-    return PaperFindings(figures, tables)
-
-
-def by_language(
-    found: Mapping[str, ArmResult], languages: Mapping[str, str]
-) -> tuple[dict[str, PaperFigure], list[dict[str, str]]]:
-    """Return figures and a table of a draft for each language, against one for all and the frozen one. ``languages``:
-    by domain."""
-    gains, over, rows = [], [], []
-    for language in dict.fromkeys(languages.values()):
-        own, one = (_late_in(found[arm], language, languages) for arm in (BY_LANGUAGE, "single"))
-        gains.append(
-            difference_of_shares([r.hits for r in own], [r.frozen_hits for r in own], [r.emitted for r in own])
-        )
-        over.append(_paired(own, one))
-        rows.append({"language": language, "frozen": str(alpha(own, frozen=True)), "one draft": str(alpha(one)),
-                     "a draft for each": str(alpha(own)), "gain of routes": str(over[-1])})  # fmt: skip
-    figures = {
-        "least_gain_of_learning_by_language": min(gains, key=lambda each: each.value),
-        "least_gain_of_language_routes": min(over, key=lambda each: each.value),
-    }  # fmt: skip
-    return figures, rows
-
-
-def _late_in(arm: ArmResult, language: str, languages: Mapping[str, str]) -> list[RoutedRequest]:
-    return _last_third([one for one in arm.seen if languages.get(one.domain) == language])
-
-
 def data_mix(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
     """OSD, Figure 9: two domains are served mixed; one draft learns from the first alone, then from the second alone.
     Acceptance of each domain's last third of a half, and of its first third of the first; errors over requests."""
@@ -260,6 +184,5 @@ def shifts(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
 
 
 SMALL, FULL = PaperSizes(16, 24, 2, minutes=3), PaperSizes(240, 64, 3, minutes=8)
-ROUTED = PaperExperiment(routed, PaperSizes(16, 24, minutes=3), PaperSizes(240, 64, minutes=19))
 DATA_MIX = PaperExperiment(data_mix, SMALL, FULL)
 SHIFTS = PaperExperiment(shifts, SMALL, replace(FULL, minutes=22))

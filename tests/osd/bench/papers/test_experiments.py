@@ -17,7 +17,17 @@ from osd.bench.harness.prompts import texts_by_set
 from osd.bench.harness.watch import Watch
 from osd.bench.papers.bench import chosen
 from osd.bench.papers.entry import PaperExperiment, PapersBench, PaperSizes
-from osd.bench.papers.experiments import distilled, given_acceptance, heads, shares, streams, subjects, trees, updates
+from osd.bench.papers.experiments import (
+    distilled,
+    given_acceptance,
+    heads,
+    routes,
+    shares,
+    streams,
+    subjects,
+    trees,
+    updates,
+)
 from osd.bench.papers.experiments.given_acceptance import GivenAcceptance, known_answers
 from osd.bench.papers.experiments.shares import ReadText
 from osd.bench.papers.experiments.timing import TimedAnswer
@@ -106,7 +116,7 @@ def test_routes_are_compared_by_domain_and_by_language(papers_bench: PapersBench
         "routed": arm("routed", order, {"sql": 0.7, "arithmetic": 0.65, "finnish": 0.7}),
         "by_language": arm("by_language", order, one | {"finnish": 0.65}),
     }
-    figures = require_figures(streams.ROUTED, papers_bench)
+    figures = require_figures(routes.ROUTED, papers_bench)
     assert figures["least_gain_of_learning"].value == pytest.approx(0.35, abs=0.02)
     assert figures["gain_of_routes"].value == pytest.approx(0.15, abs=0.02)
     assert figures["least_gain_of_routes"].value == pytest.approx(0.1, abs=0.02)
@@ -118,11 +128,11 @@ def test_prompts_of_one_language_say_nothing_of_languages(
     papers_bench: PapersBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     domains = ("sql", "arithmetic")
-    monkeypatch.setattr(streams, "drawn", lambda _bench, _sizes, requests, seed: demo_segments(requests, seed, domains))
+    monkeypatch.setattr(routes, "drawn", lambda _bench, _sizes, requests, seed: demo_segments(requests, seed, domains))
     papers_bench.kept["routes-mixed-12x20-s0"] = {
         name: arm(name, list(domains) * 30, {"sql": 0.6, "arithmetic": 0.5}) for name in ("single", "routed")
     }
-    found = streams.ROUTED.run(papers_bench, SIZES)
+    found = routes.ROUTED.run(papers_bench, SIZES)
     assert list(found.tables) == ["Acceptance by domain, last third"]
     assert not any("language" in name for name in found.figures)
 

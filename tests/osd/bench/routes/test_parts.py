@@ -10,7 +10,7 @@ import pytest
 
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.prompts import choose
-from osd.bench.papers.experiments.streams import by_language
+from osd.bench.papers.experiments.routes import by_language
 from osd.bench.routes.bench import draw
 from osd.bench.routes.result import ArmResult, RoutedRequest, summary
 from osd.bench.routes.traffic import ARMS, ORDERS, arrange, languages_of, set_up
