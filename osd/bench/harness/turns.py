@@ -47,10 +47,10 @@ def measure_all(
     with watch.until_ctrl_c():
         for job in left:
             watch.at(str(job))
-            done[job] = measure(job)
+            with watch.job(work(job)):
+                done[job] = measure(job)
             if folder:
                 folder.add(done[job])
-            watch.did(work(job))
     return [done[job] for job in jobs if job in done]
 
 

@@ -21,13 +21,30 @@ class Watch:
     def __init__(self, bar: Progress | None = None) -> None:
         self._bar, self._task = bar, bar.add_task("loading", total=None) if bar else None
         self._told = time.monotonic()
+        self._unit, self._done, self._end = 1.0, 0.0, 0.0  # the bar's unit: that of the outermost work
+        self._within = False
         self.stopped = False
         """Whether Ctrl-C ended it early."""
 
     def begin(self, work: float) -> None:
-        """So much work is to come, in any unit."""
+        """So much work is to come, in any unit; within a :meth:`job` it is what is left of that."""
+        if self._within:
+            self._unit = (self._end - self._done) / work if work else 0.0
+            return
+        self._unit, self._done, self._end = 1.0, 0.0, work
         if self._bar and self._task is not None:
             self._bar.update(self._task, total=work, completed=0)
+
+    @contextmanager
+    def job(self, work: float) -> Iterator[None]:
+        """Run a job of so much work, which may begin work of its own; it is done when the context ends."""
+        outer = self._unit, self._end, self._within
+        self._end, self._within = min(self._end, self._done + work * self._unit), True
+        try:
+            yield
+            self._at(self._end)
+        finally:
+            self._unit, self._end, self._within = outer
 
     def at(self, what: str) -> None:
         """Say what is being done now."""
@@ -42,8 +59,12 @@ class Watch:
 
     def did(self, work: float = 1.0) -> None:
         """So much of the work is done."""
+        self._at(min(self._end, self._done + work * self._unit))
+
+    def _at(self, done: float) -> None:
+        self._done = done
         if self._bar and self._task is not None:
-            self._bar.advance(self._task, work)
+            self._bar.update(self._task, completed=done)
 
     def say(self, text: str) -> None:
         """Print a line that a person should know, above the bar."""

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from rich.progress import Progress
 
 from osd.bench.harness import report
 from osd.bench.harness.folder import RunFolder
@@ -128,3 +129,22 @@ def test_numbers_of_a_narrow_table_are_never_broken_in_two(
     report.print_rows("γ", [{"controller": "a name that is folded", "1": 12, "2": 24.5, "3": 345}])
     shown = capsys.readouterr().out
     assert all(number in shown.split() for number in ("12", "24.5", "345")), shown
+
+
+def test_work_within_a_job_moves_the_bar_by_what_the_job_is_worth() -> None:
+    bar = Progress(disable=True)
+    watch, seen = Watch(bar), []
+
+    def part(name: str) -> str:
+        seen.append(bar.tasks[0].percentage)
+        return name
+
+    def measure(job: str) -> str:
+        measure_all("ab", part, watch)
+        watch.begin(2)  # nothing is left of the job
+        watch.did(2)
+        return job
+
+    worth = {"long": 3.0, "short": 1.0}
+    assert measure_all(worth, measure, watch, work=worth.__getitem__) == ["long", "short"]
+    assert seen == [0, 37.5, 75, 87.5] and bar.tasks[0].percentage == 100
