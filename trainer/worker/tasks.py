@@ -59,12 +59,16 @@ class TrainingProcess:
 
         Called in the training process.
         """
-        signal.signal(signal.SIGTERM, _leave)
         self._ended = time.monotonic()
         threading.Thread(target=self._watch_over, name="osd-fallback", daemon=True).start()
 
     def close(self, **_: object) -> None:
-        """Take this trainer off the list: it ends in order. Called in the training process."""
+        """Take this trainer off the list: it ends in order. Called in the training process.
+
+        The pool sends a process that says goodbye another SIGTERM, which it holds off in one thread alone: any other
+        thread would take it, and the process die with the lock by which its parent is told.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self._turns is not None:
             self._turns.report.close()
 
@@ -99,11 +103,6 @@ class TrainingProcess:
             self._turns = open_turns(self.settings, self.stop, self.draft)
             self._turns.report.begin()
         return self._turns
-
-
-def _leave(*_: object) -> None:
-    """End the idle training process in order: what it holds of the pool's locks, its parent waits for."""
-    raise SystemExit(0)
 
 
 def open_turns(settings: Settings, stop: Stop, draft: str | None) -> TrainingSchedule:

@@ -109,3 +109,10 @@ def test_a_turn_that_takes_too_long_gives_its_requests_back(
     (run,) = drafted.runs.list()
     assert run.state is RunState.FAILED and run.result["stopped"]
     assert drafted.samples.waiting("default").requests == len(sent)
+
+
+def test_a_training_process_that_says_goodbye_is_not_killed_while_it_does(settings: Settings) -> None:
+    """The pool answers a goodbye with a SIGTERM, which any thread of the process may take."""
+    process, before = TrainingProcess(settings, threading.Event(), None), signal.getsignal(signal.SIGTERM)
+    process.close()
+    assert signal.signal(signal.SIGTERM, before) is signal.SIG_IGN
