@@ -17,8 +17,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from osd.server.metrics import families
-from tests.osd.server.conftest import Server, serving, until
+from tests.osd.server.conftest import Server, serving
 from tests.support.launch import Process
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 DOCS = Path(__file__).resolve().parents[2] / "docs"

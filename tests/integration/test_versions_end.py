@@ -22,7 +22,7 @@ from storage.records import Request, RunState
 from storage.settings import load_settings
 from storage.store import Store, open_store
 from storage.versions.weights import MASTER
-from tests.osd.server.conftest import until
+from tests.support.waiting import until
 from trainer.worker.schedule import TrainingSchedule
 
 REQUESTS, EVERY, SETTLED = 3000, 8, 1000

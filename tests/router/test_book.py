@@ -6,8 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,9 @@ from storage.records import Request, Route
 from storage.routes.routes import RoutePlan
 from storage.settings import Settings, load_settings
 from storage.store import Store
+from tests.support.waiting import until
 
 QUICK = 0.02
-PATIENCE = 60.0
-"""Seconds until a test gives up; it goes on at once when what it waits for has come."""
 
 
 @pytest.fixture
@@ -41,15 +39,6 @@ def build(plan: RoutePlan) -> ClassifierRouter:
     return ClassifierRouter(plan.routes, plan.pins, plan.aliases)
 
 
-def soon(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.005)
-    return True
-
-
 def ask(router: LiveRouter, text: str = "hello", **facts: str) -> str:
     return router.route(Request((1,), text=text, **facts)).name  # type: ignore[arg-type]
 
@@ -57,14 +46,16 @@ def ask(router: LiveRouter, text: str = "hello", **facts: str) -> str:
 def test_a_change_is_heard_of_without_a_restart(store: Store, live: LiveRouter) -> None:
     assert (ask(live, "ticket 7"), live.reads_text) == ("default", False)
     store.routes.add(Route("help", matches={"pattern": "ticket"}))
-    assert soon(lambda: ask(live, "ticket 7") == "help") and live.reads_text
+    until(lambda: ask(live, "ticket 7") == "help")
+    assert live.reads_text
     store.routes.pin("acme", "help")
-    assert soon(lambda: ask(live, tenant="acme") == "help")
+    until(lambda: ask(live, tenant="acme") == "help")
     store.routes.rename("help", "support")
-    assert soon(lambda: ask(live, "ticket 7") == "support")
+    until(lambda: ask(live, "ticket 7") == "support")
     assert ask(live, route="help") == "support"
     store.routes.remove("support")
-    assert soon(lambda: ask(live, tenant="acme") == "default") and not live.reads_text
+    until(lambda: ask(live, tenant="acme") == "default")
+    assert not live.reads_text
     with pytest.raises(UnknownRoute):
         ask(live, route="support")
     assert live.revision == store.routes.revision()
@@ -78,9 +69,9 @@ def test_another_process_changes_the_routes(settings: Settings, live: LiveRouter
         assert done.returncode == 0, done.stderr
 
     osd("add", "help", "--draft", "default", "--tenant", "acme")
-    assert soon(lambda: ask(live, tenant="acme") == "help")
+    until(lambda: ask(live, tenant="acme") == "help")
     osd("remove", "help", "--yes")
-    assert soon(lambda: ask(live, tenant="acme") == "default")
+    until(lambda: ask(live, tenant="acme") == "default")
 
 
 def test_nobody_sees_half_of_a_change(store: Store, live: LiveRouter) -> None:
@@ -102,7 +93,7 @@ def test_nobody_sees_half_of_a_change(store: Store, live: LiveRouter) -> None:
     for turn in range(10):
         side = ("right", "left")[turn % 2]
         store.routes.apply([], {"a": side, "b": side})
-        assert soon(lambda side=side: ask(live, tenant="b") == side)
+        until(lambda side=side: ask(live, tenant="b") == side)
     stop.set()
     for watcher in watchers:
         watcher.join()
@@ -117,13 +108,13 @@ def test_what_cannot_be_built_leaves_the_routes_as_they_were(store: Store, caplo
 
     router = LiveRouter(store, picky, QUICK)
     store.routes.add(Route("good", matches={"tenant": ["acme"]}))
-    assert soon(lambda: ask(router, tenant="acme") == "good")
+    until(lambda: ask(router, tenant="acme") == "good")
     store.routes.add(Route("bad"))
-    assert soon(lambda: "no look at the routes: a fault of ours" in caplog.text)
+    until(lambda: "no look at the routes: a fault of ours" in caplog.text)
     assert ask(router, tenant="acme") == "good"
     store.routes.remove("bad")
     store.routes.pin("other", "good")
-    assert soon(lambda: ask(router, tenant="other") == "good")
+    until(lambda: ask(router, tenant="other") == "good")
     router.close()
     assert caplog.text.count("no look at the routes") == 1
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.osd.server.conftest import until
+from tests.support.waiting import until
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 FLAGS = (

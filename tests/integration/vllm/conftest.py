@@ -11,12 +11,12 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from osd.models.tokenizer import load_tokenizer
 from osd.prompts import encode
 from storage.settings import Settings
 from storage.store import Store, open_store
+from tests.support import waiting
 from tests.support.fake_vllm import lay_out
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -178,12 +179,7 @@ def some_prompts(domain: str, count: int, skip: int = 0) -> list[Tokens]:
     return [encode(tokenizer, text) for text in shipped(domain, skip + count)[skip:]]
 
 
-def until(true: Callable[[], Any], seconds: float = 600.0) -> None:
-    """Wait for something that must come."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.3)
+until = partial(waiting.until, seconds=600.0, pause=0.3)
 
 
 def free_port() -> int:

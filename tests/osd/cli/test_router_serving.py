@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,7 @@ from storage.errors import UnknownRoute
 from storage.records import Request
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
-
-PATIENCE = 60.0
-"""Seconds until a test gives up."""
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -42,15 +39,6 @@ def serve(engine: Engine, text: str, **facts: str) -> Completion:
     return next(iter(engine.run([request])))
 
 
-def soon(condition: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def done(osd_process, *arguments: str) -> str:
     finished = osd_process("router", *arguments)
     assert finished.returncode == 0, finished.stderr
@@ -68,24 +56,24 @@ def test_a_server_takes_up_what_an_admin_does(osd_process, engine: Engine, setti
     """A route with a draft of its own, its topic, its new name, its end: no restart, and no request fails."""
     assert serve(engine, "count the rows of the table").route == "default"
     done(osd_process, "add", "sql", "--new-draft", "--topic", "sql")
-    assert soon(lambda: knows(engine, "sql"))
+    until(lambda: knows(engine, "sql"))
     for text in ("select the names", "join these tables", "count all rows of orders"):
         done(osd_process, "teach", "sql", text)
     for text in ("boil an egg", "bake some bread", "cook the soup"):
         done(osd_process, "teach", "cooking", text)
-    assert soon(lambda: serve(engine, "count the rows of the tables").route == "sql")
+    until(lambda: serve(engine, "count the rows of the tables").route == "sql")
     assert serve(engine, "bake the bread").route == "default"
 
     drafted = lambda: {outcome.draft_version.split("-")[0] for outcome in serve(engine, "hi", route="sql").outcomes}  # noqa: E731
-    assert soon(lambda: drafted() == {"sql"})  # the draft is loaded aside; until then another one guesses
+    until(lambda: drafted() == {"sql"})  # the draft is loaded aside; until then another one guesses
 
     done(osd_process, "rename", "sql", "queries")
     assert serve(engine, "hello", route="sql").route in ("sql", "queries")  # a client that has not heard of it
-    assert soon(lambda: serve(engine, "count the rows of the tables").route == "queries")
+    until(lambda: serve(engine, "count the rows of the tables").route == "queries")
     done(osd_process, "remove", "queries", "--yes")
-    assert soon(lambda: serve(engine, "count the rows of the tables").route == "default")
+    until(lambda: serve(engine, "count the rows of the tables").route == "default")
     with open_store(settings) as store:
-        assert soon(
+        until(
             lambda: {row.by["route"] for row in store.outcomes.acceptance(by=["route"])} <= {"default", "queries"}
         )
 

@@ -15,6 +15,7 @@ from storage.settings import Settings, load_settings
 from storage.store import Store
 from storage.versions.forks import fork
 from tests.support.models import noisy, prompts, random_module
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -34,12 +35,18 @@ def pairs(tmp_path: Path) -> list[Pair]:
 
 
 def serve(store: Store, settings: Settings, pair: Pair) -> set[str]:
-    """Serve two requests of each route; the versions that drafted."""
+    """Serve two requests of each route, and two more once each draft is loaded; the versions that drafted."""
     with serving(pair, settings, store) as engine:
-        routes = [route.name for route in store.routes.list()]
-        done = list(engine.run(Request(p, 8, route=name) for name in routes for p in prompts(2, seed=len(name))))
-        assert engine.swap is not None
-        return {r.draft_version for c in done for r in c.rounds} | {v.id for v in engine.swap.serving.values()}
+        routes, swap = store.routes.list(), engine.swap
+        assert swap is not None
+
+        def some() -> set[str]:
+            asked = [Request(p, 8, route=one.name) for one in routes for p in prompts(2, seed=len(one.name))]
+            return {r.draft_version for done in engine.run(asked) for r in done.rounds}
+
+        used = some()
+        until(lambda: swap.ready or {route.draft for route in routes} <= set(swap.serving))
+        return used | some()
 
 
 def test_each_target_has_lines_and_samples_of_its_own(

@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -36,6 +35,7 @@ from storage.store import Store
 from tests.osd.engines.test_harvest import answer_of
 from tests.support.fake_vllm import TOKEN, FakeEngine, make_app
 from tests.support.settings import settings_of
+from tests.support.waiting import until
 
 
 class Running:
@@ -52,15 +52,6 @@ class Running:
     def stop(self) -> None:
         self.server.should_exit = True
         self.thread.join()
-
-
-def until(true: Callable[[], Any]) -> None:
-    """Wait for something that must come."""
-    for _ in range(1200):
-        if true():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not come")
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from osd.engines.selftest import selftest
 from osd.engines.tune import require_live
 from osd.engines.vllm.engine import VllmEngine
 from storage.store import Store
-from tests.osd.engines.test_attach import Running, ask, attach, collected, engine, settings, until
+from tests.osd.engines.test_attach import Running, ask, attach, collected, engine, settings
 from tests.support.fake_vllm import TOKEN, FakeEngine, make_app
+from tests.support.waiting import until
 
 __all__ = ["collected", "engine", "settings"]
 

@@ -31,9 +31,10 @@ from osd.models.model_digest import model_digest
 from storage.records import Route, TokenKind, VersionState
 from storage.settings import Settings
 from storage.store import Store
-from tests.osd.engines.test_attach import Running, ask, better, settings, until
+from tests.osd.engines.test_attach import Running, ask, better, settings
 from tests.support.fake_stock_vllm import HOOK, StockVllm
 from tests.support.fake_vllm import TOKEN, FakeEngine
+from tests.support.waiting import until
 
 __all__ = ["settings"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_vllm import TOKEN, plugin
+from tests.support.waiting import until
 
 
 class Collector:
@@ -75,15 +75,6 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         return module.Sender(importlib.import_module("osd_vllm.options").Options.read())
 
     return made
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for something that must come."""
-    for _ in range(1200):
-        if true():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not come")
 
 
 def test_every_answer_arrives_once_and_in_order(make: Callable[..., Any], collector: Collector) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -18,6 +16,7 @@ from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store
 from tests.support.models import VOCABULARY, prompts, random_pair
+from tests.support.waiting import until
 
 
 def recorder_that(compiles: bool, store: Store, settings: Settings) -> Recorder:
@@ -175,11 +174,9 @@ def test_waiting_requests_are_flushed_by_age(pair: Pair, store: Store, settings:
     recorder = Recorder(store, settings, "test")
     request = Request(prompts(1)[0], max_new_tokens=5)
     list(Engine(pair, settings, recorder=recorder).run([request]))
-    deadline = time.monotonic() + 20
-    while not (kept := store.samples.read([request.id])) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: store.samples.read([request.id]))
     recorder.close()
-    assert len(kept) == 1
+    assert len(store.samples.read([request.id])) == 1
 
 
 def test_waiting_for_the_store_does_not_wait_for_age_or_number(pair: Pair, store: Store, settings: Settings) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,18 +22,10 @@ from storage.access.keys import ApiKey
 from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.support.launch import Process
+from tests.support.waiting import PATIENCE, until
 
 READY = re.compile(r"Serving (http://\S+)/v1, admin routes at (http://\S+)/admin")
-PATIENCE = 120.0
 Make = Callable[..., tuple[str, ApiKey]]
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait until something holds; fail when it does not come to pass."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"never: {what}"
-        time.sleep(0.02)
 
 
 @dataclass

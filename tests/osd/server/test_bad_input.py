@@ -10,7 +10,8 @@ import pytest
 
 from osd.server.http.neutral import IGNORED, NEUTRAL
 from osd.server.http.wire import ChatBody, CompletionBody, SamplingBody
-from tests.osd.server.conftest import PATIENCE, Server
+from tests.osd.server.conftest import Server
+from tests.support.waiting import PATIENCE
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]

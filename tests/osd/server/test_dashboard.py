@@ -7,7 +7,8 @@ import re
 import httpx
 import pytest
 
-from tests.osd.server.conftest import PATIENCE, Server, until
+from tests.osd.server.conftest import Server
+from tests.support.waiting import PATIENCE, until
 
 PROMPT = "SELECT the name of the oldest zebra"
 

@@ -13,8 +13,9 @@ from osd.demo.prompts import prompts
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.process import save_settings, worker_beside
 from storage.settings import load_settings
-from tests.osd.server.conftest import Server, serving, until
+from tests.osd.server.conftest import Server, serving
 from tests.support.browser import chromium
+from tests.support.waiting import until
 
 VERSION = "Draft version here"
 OPTIONS = {

@@ -12,9 +12,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from osd.server.start import SHIPPED
-from tests.osd.server.conftest import serving, until
+from tests.osd.server.conftest import serving
 from tests.support.encoder_decoders import generated, random_encoder_decoder
 from tests.support.models import noisy
+from tests.support.waiting import until
 
 QUESTION = "how many users are there?"
 

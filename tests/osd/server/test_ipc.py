@@ -29,10 +29,11 @@ from osd.server.process.jobs import Done, Job, JobOutput
 from storage.errors import UnknownRoute, UnknownVersion
 from storage.records import Request
 from storage.sampling import Sampling
-from tests.osd.server.conftest import PATIENCE, Server, serving, until
+from tests.osd.server.conftest import Server, serving
 from tests.support.decoding import PROMPT, answer, decoding, ended, make_job
 from tests.support.models import alone, random_pair
 from tests.support.settings import settings_of
+from tests.support.waiting import PATIENCE, until
 
 LONG = {"prompt": "def add(a, b):", "max_tokens": 1800, "ignore_eos": True, "temperature": 0, "stream": True}
 

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from osd.cli.main import app
-from tests.osd.server.conftest import PATIENCE, Make, Server, start, until
+from tests.osd.server.conftest import Make, Server, start
+from tests.support.waiting import PATIENCE, until
 
 
 def ask(server: Server, secret: str | None, **fields: object) -> httpx.Response:

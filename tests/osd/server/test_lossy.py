@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.osd.server.conftest import serving, until
+from tests.osd.server.conftest import serving
+from tests.support.waiting import until
 
 
 def test_every_answer_names_the_mode_and_so_do_metrics_and_totals(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import torch
 from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob
 
 from osd.models.pair import Pair
-from tests.osd.server.conftest import PATIENCE, Server
+from tests.osd.server.conftest import Server
+from tests.support.waiting import PATIENCE
 
 PROMPTS = ["SELECT name FROM", "def add(a, b):", "Kerro minulle", "There are 12 apples and 5"]
 CHATS = ["How many days has a leap year?", "Name a planet.", "Hei, mitä kuuluu?"]

@@ -10,8 +10,9 @@ import openai
 import pytest
 
 from osd.models.pair import Pair
-from tests.osd.server.conftest import Server, until
+from tests.osd.server.conftest import Server
 from tests.osd.server.test_openai_client import PROMPTS, UNDRAFTED, Plain, framed
+from tests.support.waiting import until
 
 TEXT = PROMPTS[0]
 

@@ -11,7 +11,8 @@ import httpx
 import openai
 import pytest
 
-from tests.osd.server.conftest import PATIENCE, Make, Server, serving, until
+from tests.osd.server.conftest import Make, Server, serving
+from tests.support.waiting import PATIENCE, until
 
 LONG = {"prompt": "def add(a, b):", "max_tokens": 480, "ignore_eos": True, "temperature": 0}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.osd.server.conftest import PATIENCE, Server
+from tests.osd.server.conftest import Server
+from tests.support.waiting import PATIENCE
 
 schemathesis = pytest.importorskip("schemathesis")
 ROUTES = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/models", "/v1/models/{model}")

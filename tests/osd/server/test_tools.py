@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from osd.chat_template import Chat, ChatTemplate
-from tests.osd.server.conftest import PATIENCE, Server, serving
+from tests.osd.server.conftest import Server, serving
 from tests.osd.server.test_tool_calls import special_tokenizer
 from tests.support import chat_templates as templates
 from tests.support import scripted
+from tests.support.waiting import PATIENCE
 
 TOOLS: Any = [{"type": "function", "function": {
     "name": "weather", "description": "The weather somewhere",

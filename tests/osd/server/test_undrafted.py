@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from osd.server.start import SHIPPED
-from tests.osd.server.conftest import serving, until
+from tests.osd.server.conftest import serving
+from tests.support.waiting import until
 
 ASKED = {"model": "target", "prompt": "SELECT all users", "max_tokens": 24, "temperature": 0}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from storage.sql.database import Database
 from storage.store import Store, open_store
 from tests.storage.child import run_child
 from tests.storage.make import add_root, samples
+from tests.support.waiting import PATIENCE, until
 
-PATIENCE = 60.0
 LISTENERS = "FROM pg_stat_activity WHERE query LIKE 'LISTEN osd_versions%' AND datname = current_database()"
 
 
@@ -95,8 +94,6 @@ def test_a_server_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixture) 
     """Who subscribes is not kept waiting, and who leaves neither."""
     away = Announcer(Database("postgresql://nobody:secret@127.0.0.1:1/none"))
     leave = away.subscribe(lambda: None)
-    deadline = time.monotonic() + PATIENCE
-    while "not heard" not in caplog.text and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: "not heard" in caplog.text)
     leave()
     assert "not heard" in caplog.text and "secret" not in caplog.text

@@ -10,8 +10,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.osd.server.conftest import Server, serving, until
+from tests.osd.server.conftest import Server, serving
 from tests.support.fake_replica import FakeReplica, replica
+from tests.support.waiting import until
 
 QUICK = {
     "OSD_UPSTREAM__CHECK_SECONDS": "0.1", "OSD_SERVER__KEYS_POLL_SECONDS": "0.1", "OSD_ROUTER__POLL_SECONDS": "0.1",

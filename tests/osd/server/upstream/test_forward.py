@@ -14,7 +14,7 @@ import pytest
 
 from osd.demo import DRAFT
 from storage.records import Route
-from tests.osd.server.conftest import PATIENCE, Server, until
+from tests.osd.server.conftest import Server
 from tests.osd.server.upstream.conftest import Fronted, front, fronted
 from tests.support.fake_replica import (
     DONE,
@@ -29,6 +29,7 @@ from tests.support.fake_replica import (
     stream,
     wait_for_ever,
 )
+from tests.support.waiting import PATIENCE, until
 
 TEXT = "/v1/completions"
 HELLO = {"prompt": "Hello", "max_tokens": 4}

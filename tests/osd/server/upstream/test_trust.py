@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.osd.server.conftest import PATIENCE, Server, until
+from tests.osd.server.conftest import Server
 from tests.osd.server.upstream.conftest import Fronted, fronted
 from tests.support.fake_replica import DONE, FakeReplica, chunk, say, stream
+from tests.support.waiting import PATIENCE, until
 
 TEXT = "/v1/completions"
 HELLO = {"prompt": "Hello", "max_tokens": 4}

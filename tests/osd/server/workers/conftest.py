@@ -14,8 +14,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from storage.insights.roster import roster
-from tests.osd.server.conftest import Server, serving, until
+from tests.osd.server.conftest import Server, serving
 from tests.support.models import VOCABULARY, noisy, random_module
+from tests.support.waiting import until
 
 OPTIONS = {
     "OSD_SERVE__MAX_LENGTH": "2000", "OSD_STORAGE__FLUSH_SECONDS": "0.2", "OSD_FLEET__HEARTBEAT_SECONDS": "0.2",

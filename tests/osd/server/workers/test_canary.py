@@ -14,9 +14,10 @@ from transformers import AutoModelForCausalLM
 
 from storage.records import DraftVersion, VersionState
 from storage.versions.canaries import CanaryState
-from tests.osd.server.conftest import Server, until
+from tests.osd.server.conftest import Server
 from tests.osd.server.workers.conftest import alive, ask, fleet, kill, listed
 from tests.support.models import noisy, random_module
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 ON = {

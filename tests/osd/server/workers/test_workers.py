@@ -14,9 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.osd.server.conftest import PATIENCE, Server, serving, start, until
+from tests.osd.server.conftest import Server, serving, start
 from tests.osd.server.test_running import open_stream
 from tests.osd.server.workers.conftest import LONG, alive, ask, fleet, is_running, kill, listed
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 

@@ -26,8 +26,9 @@ from storage.errors import ForgottenAhead
 from storage.records import DraftVersion, Request, VersionState
 from storage.store import Store, open_store
 from tests.osd.drafters.ngram.service.conftest import settings_in
-from tests.osd.drafters.ngram.service.test_serving import requests, tables_of, until
+from tests.osd.drafters.ngram.service.test_serving import requests, tables_of
 from tests.storage.make import samples
+from tests.support.waiting import until
 
 Gram = tuple[int, ...]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +23,13 @@ from storage.records import Request
 from storage.settings import Settings
 from storage.store import Store
 from tests.osd.drafters.ngram.service.conftest import settings_in
+from tests.support.waiting import until
 
 ASKED = ("How many days has a leap year?", "SELECT all users", "def add(a, b):")
 
 
 def requests(pair: Pair, **facts: Any) -> list[Request]:
     return [Request(tuple(encode(pair.tokenizer, text)), 24, **facts) for text in ASKED]
-
-
-def until(met: Callable[[], object]) -> None:
-    end = time.monotonic() + 120
-    while not met():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def tables_of(engine: Any, tenant: str = "default") -> Tables:
