@@ -39,12 +39,20 @@ class TextStream:
         if self._going_on and tokens:
             tokens = self._go_on(tokens)
         end = next((place for place, token in enumerate(tokens) if token in self._end_tokens), None)
-        self._add(self._decoder.push(tokens[:end]))
+        self._read(tokens[:end])
         if end is not None and not self.ended:
             self._end(tokens[end] if self._include_stop else None)
         waiting = self.text[self.shown :]
         held = 0 if self.ended else max((overlap(waiting, stop) for stop in self._stops), default=0)
         return self._show(len(self.text) - held)
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        """Append what tokens stand for, one by one where there are stop strings: which of two that overlap ends the
+        text must not depend on the portions in which tokens come."""
+        step = 1 if self._stops else max(1, len(tokens))
+        for place in range(0, len(tokens), step):
+            if not self.ended:
+                self._add(self._decoder.push(tokens[place : place + step]))
 
     def finish(self) -> str:
         """Return what is left of the text, which is whole now."""

@@ -14,7 +14,8 @@ from storage.records import Request, Route
 from storage.routes.routes import RoutePlan
 from storage.settings import Settings, load_settings
 from storage.store import Store
-from tests.router.test_book import ask, soon
+from tests.router.test_book import ask
+from tests.support.waiting import until
 
 SQL = [("sql", text) for text in ("select all names", "join the two tables", "count rows by city", "drop that column")]
 SOUP = [("soup", text) for text in ("boil the leeks", "add salt and pepper", "chop some carrots", "stir it gently")]
@@ -96,12 +97,13 @@ def test_preparing_nothing_removes_what_was_there(store: Store) -> None:
 def test_a_running_router_learns_what_is_taught(store: Store, settings: Settings) -> None:
     router = make_router(store, settings)
     store.routes.add(Route("sql", matches={"topic": ["sql"]}))
-    assert soon(lambda: knows(router, "sql"))
+    until(lambda: knows(router, "sql"))
     assert (ask(router, QUESTION), router.reads_text) == ("default", False)  # nothing is taught yet
     store.examples.teach(SQL + SOUP)
-    assert soon(lambda: ask(router, QUESTION) == "sql") and router.reads_text
+    until(lambda: ask(router, QUESTION) == "sql")
+    assert router.reads_text
     store.examples.forget("sql")
-    assert soon(lambda: ask(router, QUESTION) == "default")
+    until(lambda: ask(router, QUESTION) == "default")
     router.close()
 
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from osd.engine.detokenizer import Detokenizer
@@ -31,12 +31,15 @@ def streamed(tokenizer, request: Request, tokens: list[int], rng: random.Random)
 
 
 @given(st.sampled_from(list(FAMILIES)), SEEDS)
+@example("metaspace", 2078)  # two stop strings that overlap
 def test_the_text_ends_with_what_ended_it_where_that_is_asked(family: str, seed: int) -> None:
     rng = random.Random(seed)
     tokenizer = random_tokenizer(family, 1)
     tokens = [*random_tokens(tokenizer, rng), *random_tokens(tokenizer, rng)]
     request = Request((1, 5), stop=stops(rng, plain_text(tokenizer, (1, 5), tokens)))
     without = streamed(tokenizer, request, tokens, rng)
+    again = streamed(tokenizer, request, tokens, rng)
+    assert (without.text, without.stopped) == (again.text, again.stopped), "portions do not matter"
     text = streamed(tokenizer, replace(request, include_stop_str_in_output=True), tokens, rng).text
     if without.stopped:
         assert text in [without.text + stop for stop in request.stop]
