@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,9 @@ from osd.cli.out import Column, count, counted, note, print_facts, print_json, p
 from osd.server.start import choose_pair
 
 if TYPE_CHECKING:
-    from osd.drafters.ngram.corpus import Batch
+    from osd.drafters.ngram.corpus import Batch, Builder, Corpus
+    from osd.drafters.ngram.encoding import Encoder
+    from osd.drafters.ngram.table import Table
 
 app = typer.Typer(no_args_is_help=True, help="Build, look at and export the texts that n-gram drafts know.")
 
@@ -63,56 +66,75 @@ def build(
     Interrupted, it continues when the same command is given again. A corpus of --replay holds the requests'
     tokens, and `osd replay purge` does not reach it: treat it as you treat the prompts.
     """
-    from osd.drafters.ngram.corpus import Builder, BuildProgress
     from osd.drafters.ngram.corpus import build as append
-    from osd.drafters.ngram.corpus_stats import table_stats
-    from osd.drafters.ngram.encoding import REPLAY, Encoder, replay_batches, text_batches
-    from osd.drafters.ngram.errors import BadCorpus
+    from osd.drafters.ngram.encoding import Encoder
     from osd.drafters.ngram.table import TableSettings
 
-    settings = TableSettings(order, memory << 20, half_life)
-    sources = [str(path.absolute()) for path in files or []] + [REPLAY] * replay
-    if not sources:
-        raise BadCorpus(path=out, reason="there is nothing to make it of: give files, or --replay.")
-    tokenizer = tokenizer or Path(choose_pair(surroundings(ctx).settings.serve).target)
-    fields, encoder = tuple(field or ["response"]), Encoder(tokenizer)
-    if missing := [path for path in files or [] if not path.is_file()]:
-        raise BadCorpus(path=missing[0], reason="there is no such file.")
+    settings, fields = TableSettings(order, memory << 20, half_life), tuple(field or ["response"])
     begun = time.perf_counter()
-    builder = Builder(out, BuildProgress(tuple(sources), fields, encoder.digest))
-    if builder.progress.tokens:
-        note(f"Going on after {count(builder.progress.tokens)} tokens.")
-
-    def batches_of(source: str, line: int) -> Iterator[Batch]:
-        if source != REPLAY:
-            yield from text_batches(encoder, Path(source), fields, line)
-            return
-        with surroundings(ctx).store() as store:
-            yield from replay_batches(encoder, store, line)
-
-    already = builder.progress.bytes
+    _require_sources(out, files or [], replay)
+    encoder = Encoder(tokenizer or Path(choose_pair(surroundings(ctx).settings.serve).target))
+    builder = _builder(out, files or [], replay, fields, encoder)
+    already, read = builder.progress.bytes, partial(_read, ctx, encoder, fields)
     with told_bar() as tell:
-        append(
-            builder, batches_of, lambda at: tell("reading", at.tokens, at.bytes - already, time.perf_counter() - begun)
-        )
+        append(builder, read, lambda at: tell("reading", at.tokens, at.bytes - already, time.perf_counter() - begun))
         read_s = time.perf_counter() - begun
         corpus, table = builder.finish(settings, encoder.path, lambda tokens: tell("counting", tokens, 0, 0.0))
-    seconds = time.perf_counter() - begun
+    seconds = {"seconds": time.perf_counter() - begun, "read_seconds": read_s}
     if replay:
         with surroundings(ctx).store() as store:
             store.trail.note("corpus build", out.name, {"documents": corpus.facts["documents"]})
-    result = {
-        "corpus": str(out), "documents": corpus.facts["documents"], "tokens": corpus.facts["tokens"],
-        "bytes": corpus.facts["bytes"], "seconds": round(seconds, 2), "read_seconds": round(read_s, 2),
-        **table_stats(table),
-    }  # fmt: skip
+    _show_built(out, corpus, table, seconds, order, as_json=as_json)
+
+
+def _require_sources(out: Path, files: Sequence[Path], replay: bool) -> None:
+    """Raise BadCorpus where there is nothing to make it of, or a file is not there."""
+    from osd.drafters.ngram.errors import BadCorpus
+
+    if not files and not replay:
+        raise BadCorpus(path=out, reason="there is nothing to make it of: give files, or --replay.")
+    if missing := [path for path in files if not path.is_file()]:
+        raise BadCorpus(path=missing[0], reason="there is no such file.")
+
+
+def _builder(out: Path, files: Sequence[Path], replay: bool, fields: tuple[str, ...], encoder: Encoder) -> Builder:
+    """Begin a build, or go on with the one that was interrupted. Raises BadCorpus."""
+    from osd.drafters.ngram.corpus import Builder, BuildProgress
+    from osd.drafters.ngram.encoding import REPLAY
+
+    sources = [str(path.absolute()) for path in files] + [REPLAY] * replay
+    builder = Builder(out, BuildProgress(tuple(sources), fields, encoder.digest))
+    if builder.progress.tokens:
+        note(f"Going on after {count(builder.progress.tokens)} tokens.")
+    return builder
+
+
+def _read(ctx: typer.Context, encoder: Encoder, fields: tuple[str, ...], source: str, line: int) -> Iterator[Batch]:
+    """Yield a source's texts as tokens, from a line on."""
+    from osd.drafters.ngram.encoding import REPLAY, replay_batches, text_batches
+
+    if source != REPLAY:
+        yield from text_batches(encoder, Path(source), fields, line)
+        return
+    with surroundings(ctx).store() as store:
+        yield from replay_batches(encoder, store, line)
+
+
+def _show_built(
+    out: Path, corpus: Corpus, table: Table, seconds: dict[str, float], order: int, *, as_json: bool
+) -> None:
+    """Print what was made."""
+    from osd.drafters.ngram.corpus_stats import table_stats
+
+    made = {name: corpus.facts[name] for name in ("documents", "tokens", "bytes")}
+    result = {"corpus": str(out), **made, **{name: round(s, 2) for name, s in seconds.items()}, **table_stats(table)}
     if as_json:
         print_json(result)
         return
     say(str(out))
     note(
         f"{counted(result['documents'], 'document')}, {count(result['tokens'])} tokens, "
-        f"{count(result['n_grams'][order])} {order}-grams in {size(result['table_bytes'])}; {seconds:.1f} s."
+        f"{count(result['n_grams'][order])} {order}-grams in {size(result['table_bytes'])}; {seconds['seconds']:.1f} s."
     )
 
 
