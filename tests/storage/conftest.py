@@ -123,16 +123,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real S3 server, one for the whole run."""
+    """A real S3 server, one for the whole run. fsspec keeps clients, and making one takes most of a second; those of a
+    server that was there before know another endpoint."""
     with s3_server(tmp_path_factory.mktemp("s3")) as endpoint:
+        pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
         yield endpoint
 
 
 @pytest.fixture
 def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of an empty folder on it, with the credentials in the environment. A client that fsspec keeps would go on
-    with the server that another fixture started."""
-    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
+    """The URL of an empty folder on it, with the credentials in the environment."""
     for name, value in environment(s3_endpoint).items():
         monkeypatch.setenv(name, value)
     return f"s3://{BUCKET}/{uuid.uuid4().hex}"
