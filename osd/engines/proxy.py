@@ -54,6 +54,7 @@ class HarvestProxy:
         await receive()
         watch.cancel()
         await self._forwarder.close()
+        await asyncio.to_thread(self.sender.close)
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _watch(self) -> None:

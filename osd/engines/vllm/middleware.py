@@ -6,6 +6,7 @@ forwarder. Whatever fails in here costs the harvest of one answer and never the 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
@@ -52,6 +53,10 @@ class Sink(Protocol):
         """Count an answer of which not all was seen."""
         ...
 
+    def close(self) -> None:
+        """Hand on what it holds; the server ends. May wait."""
+        ...
+
 
 class HarvestMiddleware:
     """Harvests the answers of an application that speaks as vLLM does."""
@@ -61,6 +66,9 @@ class HarvestMiddleware:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve a request."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, self._closing(send))
+            return
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in PATHS or _declined(scope):
             await self.app(scope, receive, send)
             return
@@ -73,6 +81,16 @@ class HarvestMiddleware:
         await self.app(_with_length(scope, asked), _replay(asked, receive, gone=False), answer.send)
         if answer.refused:
             await self.app(scope, _replay(body, receive, gone=False), self._untouched(send))
+
+    def _closing(self, send: Send) -> Send:
+        """Return a send function by which the sink is closed before the server hears that it may end."""
+
+        async def passed(message: Message) -> None:
+            if message["type"] == "lifespan.shutdown.complete":
+                await asyncio.to_thread(self.sink.close)
+            await send(message)
+
+        return passed
 
     def _untouched(self, send: Send) -> Send:
         """Return a send function that passes everything on, and counts what was refused for our sake alone."""

@@ -2,11 +2,12 @@
 
 Answers wait in a bounded queue and leave in batches. While the collector is away they are spooled on disk, within a
 budget, and sent once it is back; what finds no place is dropped and counted. Each answer has an id of its own, by which
-the collector takes it once, however often it is sent.
+the collector takes it once, however often it is sent. What waits when the server ends is sent or spooled before it has.
 """
 
 from __future__ import annotations
 
+import atexit
 import gzip
 import json
 import logging
@@ -62,7 +63,16 @@ class Sender:
         self._next = 0.0
         self._left, self._filled = float(options.positions), time.monotonic()
         self._done: list[str] = []
-        threading.Thread(target=self._run, name="osd-harvest", daemon=True).start()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="osd-harvest", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Send or spool what waits, and end; PATIENCE seconds are the most that this may take."""
+        atexit.unregister(self.close)
+        self._closing = True
+        self._thread.join(PATIENCE)
 
     def version(self) -> str | None:
         """Return the digest of the draft that serves now; None while it is not known."""
@@ -101,7 +111,7 @@ class Sender:
         self.counts["skipped"] += 1
 
     def _run(self) -> None:
-        while True:
+        while not (self._closing and self._queue.empty()):
             try:
                 self._send_some()
             except Exception as error:  # the thread lives as long as the server
@@ -135,7 +145,7 @@ class Sender:
         self.counts["spooled" if kept else "dropped"] += count
 
     def _send_spooled(self) -> None:
-        while self._spool and time.monotonic() >= self._next and (oldest := self._spool.oldest()):
+        while self._spool and not self._closing and time.monotonic() >= self._next and (oldest := self._spool.oldest()):
             path, count = oldest
             try:
                 data = path.read_bytes()

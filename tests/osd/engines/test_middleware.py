@@ -28,6 +28,7 @@ class KeptRecords:
         self.records: list[dict[str, Any]] = []
         self.errors: list[Exception] = []
         self.incomplete = 0
+        self.closed = False
 
     def version(self) -> str:
         return "d" * 64
@@ -40,6 +41,9 @@ class KeptRecords:
 
     def skipped(self) -> None:
         self.incomplete += 1
+
+    def close(self) -> None:
+        self.closed = True
 
 
 BODIES = st.fixed_dictionaries(
@@ -74,6 +78,13 @@ def _without(event: bytes) -> bytes:
         if prefix:
             del said["metrics"]
     return prefix + json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def test_the_sink_is_closed_when_the_server_ends(fake: FakeEngine) -> None:
+    middleware, sink = importlib.import_module("osd_vllm.middleware"), KeptRecords()
+    with TestClient(middleware.HarvestMiddleware(make_app(fake, harvests=False), sink)):
+        assert not sink.closed
+    assert sink.closed
 
 
 @pytest.mark.parametrize("chat", [False, True])

@@ -59,8 +59,9 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Makes a sender; quicker than in earnest."""
+    senders = []
     monkeypatch.setenv("OSD_VLLM_TOKEN", TOKEN)
     monkeypatch.syspath_prepend(str(tmp_path / "package"))
     plugin(tmp_path / "package")
@@ -72,9 +73,12 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         monkeypatch.setenv("OSD_VLLM_COLLECTOR", f"http://127.0.0.1:{port}")
         for name, value in environment.items():
             monkeypatch.setenv(f"OSD_VLLM_{name}", value)
-        return module.Sender(importlib.import_module("osd_vllm.options").Options.read())
+        senders.append(module.Sender(importlib.import_module("osd_vllm.options").Options.read()))
+        return senders[-1]
 
-    return made
+    yield made
+    for sender in senders:
+        sender.close()
 
 
 def test_every_answer_arrives_once_and_in_order(make: Callable[..., Any], collector: Collector) -> None:
@@ -106,6 +110,21 @@ def test_what_came_while_the_collector_was_away_arrives_when_it_is_back(
     collector.status = 200
     until(lambda: sender.counts["sent"] == 100)
     assert sorted(collector.answers()) == list(range(100)) and not list((tmp_path / "spool").iterdir())
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_waits_at_the_end_is_sent_or_spooled(
+    make: Callable[..., Any], collector: Collector, tmp_path: Path, there: bool
+) -> None:
+    collector.status = 200 if there else 503
+    sender = make(collector.port, SPOOL=str(tmp_path / "spool"))
+    for n in range(200):
+        sender.put({"n": n, "choices": []})
+    sender.close()
+    assert sender.counts["sent" if there else "spooled"] == 200
+    collector.status = 200
+    make(collector.port)
+    until(lambda: sorted(collector.answers()) == list(range(200)))
 
 
 def test_beyond_its_budget_the_spool_drops_and_counts(
