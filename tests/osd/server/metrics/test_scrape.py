@@ -131,7 +131,7 @@ def test_a_store_that_is_away_is_said_and_does_not_end_the_exporter(store: Store
 
 def test_a_real_engine_beside_the_store(tmp_path: Path) -> None:
     """What the exporters say is what the completions say, place by place."""
-    settings = load_settings(storage={"directory": tmp_path / "data"}, serve={"max_batch": 2})
+    settings = load_settings(storage={"directory": tmp_path / "data"}, serve={"max_batch": 2}, gamma={"rule": "fixed"})
     pair = load_pair(SHIPPED / "target", SHIPPED / "draft")
     asked = [Request(tuple(encode(pair.tokenizer, text)), 24) for text in ("How many days has a year?", "Name a fish.")]
     with open_store(settings) as store, serving(pair, settings, store) as engine:
