@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+from osd.kernels.host import leave_alone
 from storage.settings import Settings
 from storage.store import Store, open_store
 
@@ -31,6 +32,13 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     monkeypatch.setenv("XDG_DATA_HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(run_folder(tmp_path_factory) / "cache"))
     return home
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_was_there_is_not_collected() -> None:
+    """Garbage is looked for among what a module makes: by the middle of a run a collection over all that torch and
+    others brought takes more than a second, and comes anywhere."""
+    leave_alone()
 
 
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
