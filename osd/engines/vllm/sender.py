@@ -66,13 +66,14 @@ class Sender:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="osd-harvest", daemon=True)
         self._thread.start()
-        atexit.register(self.close)
+        atexit.register(self.close)  # for a server that calls no lifespan
 
     def close(self) -> None:
-        """Send or spool what waits, and end; PATIENCE seconds are the most that this may take."""
+        """Send or spool what waits, and end. PATIENCE + AGAIN seconds are the most that this may take: what a collector
+        takes without an answer is spooled, too."""
         atexit.unregister(self.close)
         self._closing = True
-        self._thread.join(PATIENCE)
+        self._thread.join(PATIENCE + AGAIN)
 
     def version(self) -> str | None:
         """Return the digest of the draft that serves now; None while it is not known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import socket
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -125,6 +126,20 @@ def test_what_waits_at_the_end_is_sent_or_spooled(
     collector.status = 200
     make(collector.port)
     until(lambda: sorted(collector.answers()) == list(range(200)))
+
+
+def test_what_a_silent_collector_gets_at_the_end_is_spooled(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("osd_vllm.sender")
+    monkeypatch.setattr(module, "PATIENCE", 0.5)
+    monkeypatch.setattr(module, "AGAIN", 5.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        sender = make(silent.getsockname()[1], SPOOL=str(tmp_path / "spool"))
+        for n in range(5):
+            sender.put({"n": n, "choices": []})
+        sender.close()
+    assert sender.counts["spooled"] == 5
 
 
 def test_beyond_its_budget_the_spool_drops_and_counts(
