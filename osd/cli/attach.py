@@ -18,7 +18,7 @@ from storage.errors import BadInput, BadSetting
 from storage.settings import AttachSettings, Settings
 
 if TYPE_CHECKING:
-    from osd.engines.scorer import Scorer
+    from osd.attached.scorer import Scorer
 
 
 def attach(
@@ -51,10 +51,10 @@ def attach(
         return
     import uvicorn
 
-    from osd.engines.attach import Attachment
-    from osd.engines.collector import make_collector
-    from osd.engines.connect import connect_attached
-    from osd.engines.intake import Intake
+    from osd.attached.attach import Attachment
+    from osd.attached.collector import make_collector
+    from osd.attached.connect import connect_attached
+    from osd.attached.intake import Intake
     from storage.files.secrets import read_secret
 
     mine = settings.attach
@@ -81,7 +81,7 @@ def _scorer(settings: Settings) -> Scorer | None:
     ModelNotLoaded, BadSetting."""
     if settings.attach.target is None:
         return None
-    from osd.engines.scorer import Scorer
+    from osd.attached.scorer import Scorer
     from osd.models.pair import choose_device, load_model
 
     model = load_model(settings.attach.target, choose_device(settings.attach.device), settings.serve.dtype)
@@ -90,8 +90,8 @@ def _scorer(settings: Settings) -> Scorer | None:
 
 def stand_before(settings: Settings, upstream: str, host: str, port: int) -> None:
     """Run the proxy until it is stopped. Raises BadInput, BadSetting."""
-    from osd.engines.proxy import HarvestProxy, run
-    from osd.engines.vllm.options import BadOption, Options
+    from osd.attached.proxy import HarvestProxy, run
+    from osd.attached.vllm.options import BadOption, Options
 
     parts = urlsplit(upstream)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):

@@ -16,7 +16,7 @@ from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings
 
 if TYPE_CHECKING:
-    from osd.engines.base import EngineFacts, ServingEngine
+    from osd.attached.base import EngineFacts, ServingEngine
     from storage.store import Store
 
 app = typer.Typer(
@@ -127,9 +127,9 @@ def probe(
 
     With --selftest the draft that it serves is published to it once more: token ids must stay, and acceptance too.
     """
-    from osd.engines.selftest import selftest as try_out
-    from osd.engines.vllm.engine import VllmEngine
-    from osd.engines.vllm.plain import PlainVllm
+    from osd.attached.selftest import selftest as try_out
+    from osd.attached.vllm.engine import VllmEngine
+    from osd.attached.vllm.plain import PlainVllm
     from storage.errors import BadInput
 
     here = surroundings(ctx)
@@ -161,9 +161,9 @@ def tune(
     Prompts are those that the store keeps of it. It takes a minute or two of its time and needs draft lengths that can
     be changed while it runs (docs/vllm.md); afterwards it has those of its start, or with --apply the ones found.
     """
-    from osd.engines.tune import batch_sizes, draft_lengths, measure_by, require_live, schedule_of
-    from osd.engines.tune import tune as tried
-    from osd.engines.vllm.engine import VllmEngine
+    from osd.attached.tune import batch_sizes, draft_lengths, measure_by, require_live, schedule_of
+    from osd.attached.tune import tune as tried
+    from osd.attached.vllm.engine import VllmEngine
     from storage.errors import BadInput
 
     here = surroundings(ctx)
@@ -202,7 +202,7 @@ def tune(
 def client(settings: Settings, url: str, kind: str, target: str | None, draft: Path | None) -> ServingEngine:
     """Return the client of an engine that is not attached yet. Raises BadInput, and BadSetting for a token that is not
     to be had."""
-    from osd.engines.connect import KINDS, connect
+    from osd.attached.connect import KINDS, connect
     from storage.errors import BadInput
 
     if kind not in KINDS:

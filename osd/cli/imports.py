@@ -35,8 +35,8 @@ def import_conversations(
     """
     from dataclasses import asdict
 
-    from osd.engines.conversations import score_conversations
-    from osd.engines.scorer import Scorer
+    from osd.attached.conversations import score_conversations
+    from osd.attached.scorer import Scorer
     from osd.models.pair import choose_device, load_model
     from osd.models.tokenizer import load_tokenizer
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from osd.attached.vllm.options import Options
 from osd.cli.main import app
-from osd.engines.vllm.options import Options
 from storage.settings import load_settings
 from storage.store import lay_out
 
@@ -91,7 +91,7 @@ def test_vllm_is_started_with_what_the_plugin_has(monkeypatch: pytest.MonkeyPatc
     vllm = COMPOSE["compose.vllm.yaml"]["services"]["vllm"]
     flags = dict(word.removeprefix("--").split("=", 1) for word in vllm["command"][1:])
     assert json.loads(ASKED.sub("DRAFT", flags["speculative-config"]))["method"] == "draft_model"
-    plugin = ROOT / "osd" / "engines" / "vllm" / "plugin"
+    plugin = ROOT / "osd" / "attached" / "vllm" / "plugin"
     for flag in ("middleware", "worker-extension-cls"):
         module, name = flags[flag].rsplit(".", 1)
         assert f"class {name}" in (plugin / (module.replace(".", "/") + ".py")).read_text()
@@ -103,7 +103,7 @@ def test_vllm_is_started_with_what_the_plugin_has(monkeypatch: pytest.MonkeyPatc
     assert options.collector == "http://127.0.0.1:8002" and options.engine == "vllm"
     copied = re.findall(r"^\s*COPY (\S+) ", vllm["build"]["dockerfile_inline"], re.MULTILINE)
     shared = tomllib.loads((plugin / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert copied == ["osd/engines/vllm"] and all((plugin / path).is_file() for path in shared["force-include"])
+    assert copied == ["osd/attached/vllm"] and all((plugin / path).is_file() for path in shared["force-include"])
 
 
 def test_every_process_that_answers_can_be_asked_how_it_is() -> None:

@@ -27,7 +27,7 @@ from transformers import AutoConfig
 from osd.models.weights import read_weights
 
 TOKEN = "a token of a test, long enough"
-ROOT = Path(__file__).parents[2] / "osd" / "engines" / "vllm"
+ROOT = Path(__file__).parents[2] / "osd" / "attached" / "vllm"
 SHARED = ("digest.py", "exchange.py", "middleware.py", "options.py", "sender.py", "weights_check.py")
 
 

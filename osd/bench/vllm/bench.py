@@ -21,6 +21,8 @@ from typing import Annotated, Any
 
 import typer
 
+from osd.attached.vllm.digest import weights_digest
+from osd.attached.vllm.engine import VllmEngine
 from osd.bench.harness.options import (
     DraftOption,
     JsonOption,
@@ -49,8 +51,6 @@ from osd.demo.runner.circle import make_new_folder, own_settings
 from osd.demo.runner.measure import WINDOW
 from osd.demo.runner.process import distil_offline, environment, save_settings, worker_beside
 from osd.demo.runner.run import EPOCHS
-from osd.engines.vllm.digest import weights_digest
-from osd.engines.vllm.engine import VllmEngine
 from osd.models.tokenizer import load_tokenizer
 from osd.server.start import choose_pair
 from storage.errors import StoreError

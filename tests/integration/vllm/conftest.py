@@ -22,13 +22,13 @@ from typing import Any
 
 import pytest
 
+from osd.attached.vllm.engine import VllmEngine
 from osd.bench.vllm.server import PLUGIN, attach_process, osd_command, plugin_variables, random_draft, speculation
 from osd.bench.vllm.server import vllm_server as server
 from osd.demo import DRAFT, TARGET
 from osd.demo.prompts import prompts as shipped
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.process import environment, save_settings
-from osd.engines.vllm.engine import VllmEngine
 from osd.models.tokenizer import load_tokenizer
 from osd.prompts import encode
 from storage.settings import Settings

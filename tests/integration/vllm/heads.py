@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from osd.attached.folders import servable_folder
 from osd.engine.engine import Engine
 from osd.engine.session import serving
-from osd.engines.folders import servable_folder
 from osd.hotswap.new_draft import new_feature_version
 from osd.models.features.new import Kind
 from osd.models.pair import Pair, load_pair

@@ -18,6 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Event, Lock, Thread
 
+from osd.attached.base import EngineError
+from osd.attached.vllm.engine import VllmEngine
 from osd.bench.vllm.server import (
     PLUGIN,
     WORKER,
@@ -30,8 +32,6 @@ from osd.bench.vllm.server import (
 from osd.demo import TARGET
 from osd.demo.prompts import prompts as shipped
 from osd.demo.runner.process import command, environment
-from osd.engines.base import EngineError
-from osd.engines.vllm.engine import VllmEngine
 from osd.models.tokenizer import load_tokenizer
 from osd.prompts import encode
 

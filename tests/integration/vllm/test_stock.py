@@ -16,12 +16,12 @@ import httpx
 import openai
 import pytest
 
+from osd.attached.vllm.digest import weights_digest
 from osd.bench.serve.process import running, wait_for
 from osd.bench.vllm.server import api_server, attach_process, cpu_variables, osd_command, random_draft, speculation
 from osd.demo import DRAFT, TARGET
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.process import save_settings
-from osd.engines.vllm.digest import weights_digest
 from storage.settings import Settings
 from storage.store import Store, open_store
 from storage.versions.weights import copy_files, servable_files

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from osd.attached.vllm.digest import weights_digest
 from osd.bench.vllm.server import osd_command, random_draft
 from osd.demo import DRAFT
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.process import environment, save_settings
-from osd.engines.vllm.digest import weights_digest
 from storage.settings import Settings
 from storage.store import Store, open_store
 from storage.versions.weights import copy_files, servable_files

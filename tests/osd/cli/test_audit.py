@@ -42,7 +42,7 @@ READS = {
 SERVES_OR_LEARNS = {"attach", "demo", "generate", "serve", "worker"}
 """Commands whose doings are requests, runs and versions, which the store keeps anyhow."""
 ELSEWHERE = {
-    "engines add": "tests/osd/engines/test_attach.py", "engines probe": "keeps nothing",
+    "engines add": "tests/osd/attached/test_attach.py", "engines probe": "keeps nothing",
     "engines tune": "changes an engine, not the store", "use": "writes osd.toml, not the store",
     "corpus build": "test_corpus.py", "drafts export": "test_drafts.py",
     "drafts new": "needs a target; tests/osd/cli/test_drafts.py",

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from osd.attached.folders import servable_folder
 from osd.engine.engine import Engine
 from osd.engine.session import serving
-from osd.engines.folders import servable_folder
 from osd.hotswap.drafts import Swap
 from osd.hotswap.export import export
 from osd.hotswap.new_draft import new_feature_version

@@ -1,0 +1,170 @@
+"""Makes samples and outcomes of an engine's answers.
+
+An engine says how many drafted tokens each step accepted, and the target's likeliest tokens at every position of its
+answer; it does not say which token it refused. Where drafts are greedy that is the draft's likeliest token after the
+text so far, so one pass of the very version that drafted recovers it. Where drafts are drawn at random, only what is
+known is kept: the target's distributions, and the counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from osd.attached.answers import AnswerChoice, HarvestedAnswer
+from osd.recording.topk import TopKLogprobs
+from storage.records import Outcome, RequestSamples, TokenKind
+
+Ints = npt.NDArray[np.int32]
+CONTROLLER = "vllm"
+
+
+class Recover(Protocol):
+    """Recovers refused tokens by the draft that drafted."""
+
+    def __call__(self, version: str, tokens: Sequence[int], positions: Sequence[int]) -> Sequence[int] | None:
+        """Return the draft's likeliest token at each position given the tokens before it; None where the version's
+        weights are not to be had."""
+        ...
+
+
+Score = Callable[[Sequence[int], int], TopKLogprobs]
+"""Reads a text by the target: its distributions from a position on (:class:`osd.attached.scorer.Scorer`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HarvestedFrom:
+    """What is known of where an answer came from."""
+
+    route: str
+    tenant: str
+    version: str
+    """The draft version that served its end."""
+    whole: bool
+    """Whether that version served all of it."""
+    greedy_drafts: bool
+    target: str
+    """The target's digest."""
+
+
+class SpeculationSteps(NamedTuple):
+    """How the n tokens of an answer came about."""
+
+    kinds: npt.NDArray[np.uint8]
+    """(n,) TokenKind."""
+    refused: list[int]
+    """Indices of the tokens that stand where a drafted one was refused."""
+    aligned: bool
+    """Whether the steps account for every token."""
+
+
+def steps_of(count: int, accepted: Sequence[int], drafted: Sequence[int]) -> SpeculationSteps:
+    """Lay steps over ``count`` tokens: the first is the prefill's, each step brings what it accepted and one more.
+
+    The last step may have been cut by the end of the answer. Steps without a draft are not counted by vLLM, so where
+    there were some, nobody can say which tokens are whose: the tokens are then all the target's own.
+    """
+    kinds = np.full(count, TokenKind.UNDRAFTED, np.uint8)
+    refused, place = [], 1
+    for kept, length in zip(accepted, drafted, strict=True):
+        kinds[place : place + kept] = TokenKind.ACCEPTED
+        place += kept
+        if kept < length and place < count:
+            kinds[place] = TokenKind.REJECTED
+            refused.append(place)
+        place += 1
+    if place < count:
+        return SpeculationSteps(np.full(count, TokenKind.UNDRAFTED, np.uint8), [], False)
+    return SpeculationSteps(kinds, refused, True)
+
+
+def samples_of(
+    answer: HarvestedAnswer, number: int, origin: HarvestedFrom, k: int, recover: Recover, score: Score | None = None
+) -> RequestSamples | None:
+    """Make the samples of an answer's choice ``number``. Where the engine gave no distributions for it ``score`` does;
+    without that: None."""
+    choice = answer.choices[number]
+    begin, count, text = len(answer.prompt), len(choice.tokens), [*answer.prompt, *choice.tokens]
+    if choice.top_ids:
+        ids, logprobs, outside = tops(choice, k)
+    elif score is not None:
+        ids, logprobs, outside = score(text, begin)
+    else:
+        return None
+    tokens = np.array(text, np.int32)
+    kinds, drafted = _drafted(answer, choice, origin, tokens, recover)
+    greedy = answer.temperature == 0
+    known = np.where((kinds == TokenKind.UNDRAFTED) | (not greedy), np.nan, kinds == TokenKind.ACCEPTED)
+    return RequestSamples(
+        request_id=request_id(answer, number), route=origin.route, tenant=origin.tenant, draft_version=origin.version,
+        created_at=answer.ended, prompt_len=begin, tokens=tokens,
+        positions=np.arange(begin, begin + count, dtype=np.int32), kinds=kinds,
+        drafted=drafted, topk_ids=ids, topk_logprobs=logprobs.astype(np.float16),
+        outside=outside, acceptance=known.astype(np.float16),
+        target=origin.target,
+    )  # fmt: skip
+
+
+def request_id(answer: HarvestedAnswer, number: int) -> str:
+    """Return the id of an answer's choice in the store."""
+    return answer.id if number == 0 else f"{answer.id}-{number}"
+
+
+def _drafted(
+    answer: HarvestedAnswer, choice: AnswerChoice, origin: HarvestedFrom, tokens: Ints, recover: Recover
+) -> tuple[npt.NDArray[np.uint8], Ints]:
+    """Return the kinds (n,) and drafted tokens (n,) of an answer; refused tokens that cannot be known make a position
+    the target's own."""
+    begin, count = len(answer.prompt), len(choice.tokens)
+    kinds, refused, _ = steps_of(count, answer.accepted or (), answer.drafted or ())
+    drafted = tokens[begin:].copy()
+    if not refused:
+        return kinds, drafted
+    can = origin.whole and origin.greedy_drafts
+    nothing: list[int | None] = [None] * len(refused)
+    named = recover(origin.version, tokens.tolist(), [begin + place for place in refused]) if can else None
+    for place, token in zip(refused, named or nothing, strict=True):
+        if token is None or token == choice.tokens[place]:  # what was emitted cannot have been refused
+            kinds[place] = TokenKind.UNDRAFTED
+        else:
+            drafted[place] = token
+    return kinds, drafted
+
+
+def tops(choice: AnswerChoice, k: int) -> TopKLogprobs:
+    """Return the engine's likeliest tokens at n positions, likeliest first: as many as every position has, at most
+    ``k``. vLLM adds the emitted token where it is none of the likeliest: it falls off the end here."""
+    width = min(k, min(map(len, choice.top_ids)))
+    ids, values = np.empty((len(choice.tokens), width), np.int32), np.empty((len(choice.tokens), width), np.float32)
+    for i, (given, logprobs) in enumerate(zip(choice.top_ids, choice.top_logprobs, strict=True)):
+        order = np.argsort(-np.array(logprobs), kind="stable")[:width]
+        ids[i], values[i] = np.array(given)[order], np.array(logprobs)[order]
+    return TopKLogprobs(ids, values, np.clip(1 - np.exp(values).sum(1), 0, None).astype(np.float32))
+
+
+def outcome_of(answer: HarvestedAnswer, origin: HarvestedFrom) -> Outcome:
+    """Make the totals of an answer. The engine's times are the batch's and not ours to divide: none are given."""
+    accepted, drafted = answer.accepted or [], answer.drafted or []
+    emitted = sum(len(choice.tokens) for choice in answer.choices)
+    undrafted = max(0, emitted - sum(accepted) - len(accepted))
+    rejections = sum(kept < length for kept, length in zip(accepted, drafted, strict=True))
+    return Outcome(
+        request_id=answer.id, route=origin.route, tenant=origin.tenant, draft_version=origin.version,
+        controller=CONTROLLER, finished_at=answer.ended, requests=1, rounds=len(accepted) + undrafted,
+        drafted=sum(drafted), accepted=sum(accepted), rejections=rejections, emitted=emitted,
+        prompt_tokens=len(answer.prompt), draft_ms=0.0, verify_ms=0.0, positions=positions_of(accepted, drafted),
+    )  # fmt: skip
+
+
+def positions_of(accepted: Sequence[int], drafted: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+    """Count (drafted, accepted, rejected) steps by position in the draft."""
+    columns: list[tuple[int, int, int]] = []
+    for kept, length in zip(accepted, drafted, strict=True):
+        steps = [(1, int(place < kept), int(place == kept)) for place in range(length)]
+        columns = [(a + d, b + e, c + f) for (a, b, c), (d, e, f) in zip_longest(columns, steps, fillvalue=(0, 0, 0))]
+    return tuple(columns)

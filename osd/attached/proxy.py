@@ -1,0 +1,84 @@
+"""`osd attach --proxy`: stands in front of one vLLM that has no plugin, and harvests what passes.
+
+It is the plugin's middleware around a forwarder, and is told the same variables. It has no store: the `osd attach` that
+has may stop, start and fail, and answers pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import MutableMapping
+from typing import Any
+
+import uvicorn
+
+from osd.attached.vllm.forwarder import Forwarder
+from osd.attached.vllm.middleware import HarvestMiddleware, Receive, Send
+from osd.attached.vllm.options import Options
+from osd.attached.vllm.sender import Sender
+
+log = logging.getLogger(__name__)
+LOOK = 1.0
+"""Seconds between two questions which draft serves."""
+PATIENCE = 5.0
+"""Seconds until the collector must have told."""
+
+
+class HarvestProxy:
+    """ASGI application in front of a vLLM."""
+
+    def __init__(self, upstream: str, options: Options) -> None:
+        """``upstream``: URL of vLLM. ``options.engine`` and ``options.collector`` are given."""
+        self.options, self.sender, self._forwarder = options, Sender(options), Forwarder(upstream)
+        self._harvest = HarvestMiddleware(self._forwarder, self.sender)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Serve a request, or the application's life."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1003, "reason": "the proxy passes HTTP alone"})
+        else:
+            await self._harvest(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        watch = asyncio.ensure_future(self._watch())
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        watch.cancel()
+        await self._forwarder.close()
+        await asyncio.to_thread(self.sender.close)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _watch(self) -> None:
+        """Keep what the sender knows of the draft fresh; while nobody can tell, answers name none and are not learned
+        from."""
+        while True:
+            try:
+                self.sender.serving = await asyncio.to_thread(self._ask_serving)
+            except (OSError, ValueError) as error:
+                self.sender.serving = None
+                log.debug("which draft serves is not known: %s", error)
+            await asyncio.sleep(LOOK)
+
+    def _ask_serving(self) -> str | None:
+        url = f"{self.options.collector}/v1/osd/serving/{urllib.parse.quote(self.options.engine or '', safe='')}"
+        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.options.token}"})
+        with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+            found: str | None = json.loads(answer.read())["sha256"]
+            return found
+
+
+def run(proxy: HarvestProxy, bound: socket.socket) -> None:
+    """Serve on a bound socket until SIGTERM or Ctrl-C; answers that are under way are finished first."""
+    config = uvicorn.Config(
+        proxy, http="httptools", ws="none", log_level="warning", server_header=False, date_header=False
+    )
+    uvicorn.Server(config).run(sockets=[bound])

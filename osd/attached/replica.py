@@ -1,0 +1,164 @@
+"""One engine as a server of the store: it is listed, follows its draft's versions, tries canaries, and gets the
+current version anew when it was started again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from urllib.parse import urlsplit
+
+from osd.attached.base import (
+    EngineError,
+    EngineFacts,
+    EngineRefused,
+    EngineUnreachable,
+    RankVersion,
+    ServingEngine,
+)
+from osd.attached.folders import servable_folder
+from osd.attached.vllm.digest import weights_digest
+from osd.hotswap.canary_follower import CanaryFollower
+from storage import records
+from storage.access.workers import Worker, WorkerState
+from storage.errors import DraftUnsound
+from storage.records import DraftVersion, VersionState
+from storage.settings import Settings
+from storage.store import Store
+
+log = logging.getLogger(__name__)
+
+UNSERVED = (VersionState.CANDIDATE, VersionState.REJECTED)
+"""States of versions that no engine can have."""
+
+
+class Replica(CanaryFollower[DraftVersion]):
+    """An engine and the draft that it serves."""
+
+    def __init__(
+        self, store: Store, settings: Settings, engine: ServingEngine, url: str, draft: str, facts: EngineFacts
+    ) -> None:
+        """Start to follow. ``facts`` are what a probe found just now."""
+        super().__init__(store, settings, facts.name)
+        self.engine, self.url, self.draft, self.facts = engine, url, draft, facts
+        self.line = store.versions.current(draft, facts.digest).draft
+        """The draft's line of versions for the engine's target."""
+        self.started = records.now()
+        self.away: str | None = None
+        """Why the engine was not reached at the last look; None where it was."""
+        self._every = settings.attach.poll_seconds
+        self._gone_seconds = settings.fleet.gone_seconds
+        self._ranks = {rank.process for rank in facts.ranks}
+        self._digests: dict[str, str] = {}
+        self._publishing = False
+        self._noted: str | None = None
+        """The fault that was told last; None where the last look went well."""
+        self.finished = 0
+        """Answers that were harvested of it."""
+        if found := self.version_of(facts.serves):
+            self.serving[self.line] = found
+        self._beat()
+        self.begin()
+        self._publishing = False
+
+    def names(self) -> Sequence[str]:
+        """Return its draft's line."""
+        return [self.line]
+
+    @property
+    def serves(self) -> str | None:
+        """Digest of the weights that it drafts with; None while that is not known."""
+        serving = self.serving.get(self.line)
+        return None if serving is None or self.away or self._publishing else self._digest(serving)
+
+    def load(self, version: DraftVersion) -> DraftVersion:
+        """Publish a version to the engine, and read back that every rank has it. Raises DraftUnsound where the engine
+        refuses it, EngineUnreachable."""
+        folder = servable_folder(self.store, version)
+        digest = self._digest(version)
+        self._publishing = True  # until what it drafts with by then is noted
+        try:
+            ranks = self.engine.publish(folder, digest, version.id)
+        except EngineRefused as error:
+            raise DraftUnsound(version=version.id, reason=str(error)) from None
+        self._require_everywhere(version, digest, ranks)
+        self.facts = replace(self.facts, ranks=tuple(ranks))
+        self.store.engines.note(self.worker, asdict(self.facts))
+        log.info("%s drafts with %s", self.worker, version.id, extra={"action": "published", "version": version.id})
+        return version
+
+    def version_of(self, digest: str | None) -> DraftVersion | None:
+        """Return the draft's version with this digest of weights: of several, the one that serves; None for none."""
+        serving = self.serving.get(self.line)
+        if digest is None or (serving and self._digest(serving) == digest):
+            return serving if digest else None
+        newest_first = [one for one in reversed(self.store.versions.list(self.line)) if one.state not in UNSERVED]
+        return next((version for version in newest_first if self._digest(version) == digest), None)
+
+    def _require_everywhere(self, version: DraftVersion, digest: str, ranks: Sequence[RankVersion]) -> None:
+        wrong = [rank.rank for rank in ranks if rank.sha256 != digest]
+        if wrong or not ranks:
+            raise DraftUnsound(version=version.id, reason=f"ranks {wrong} of {self.worker} do not have it")
+
+    def _digest(self, version: DraftVersion) -> str:
+        if version.id not in self._digests:
+            self._digests[version.id] = weights_digest(servable_folder(self.store, version))
+        return self._digests[version.id]
+
+    def _look(self) -> None:
+        try:
+            self._notice_restart(self.engine.served())
+            if self.away is not None and self.troubles.get(self.line) == self.away:
+                del self.troubles[self.line]
+            self.away = None
+            super()._look()
+        except EngineError as error:
+            self._note(error)
+            return
+        finally:
+            if self.take():
+                self._tell(self.line, self.serving[self.line])
+            self._publishing = False
+        if self.troubles.get(self.line) == self._noted:
+            self.troubles.pop(self.line, None)
+        self._noted = None
+        self._trial.look()
+        self._beat()
+
+    def _note(self, error: EngineError) -> None:
+        """Tell of an engine's fault once; one that does not answer goes off the list of servers by itself."""
+        if self._noted != str(error):
+            log.warning("%s", error, extra={"action": "engine_away"})
+        self._noted = self.troubles[self.line] = str(error)
+        if isinstance(error, EngineUnreachable):
+            self.away = str(error)
+        else:
+            self._beat()
+
+    def _notice_restart(self, ranks: Sequence[RankVersion]) -> None:
+        """Forget what serves where the engine has something else by now: it was started again, or somebody else has
+        published to it."""
+        self._ranks = {rank.process for rank in ranks}
+        serving = self.serving.get(self.line)
+        if serving and any(rank.sha256 != self._digest(serving) for rank in ranks):
+            log.warning(
+                "%s does not draft with %s any more", self.worker, serving.id, extra={"action": "engine_restarted"}
+            )
+            del self.serving[self.line]
+            self._refused.discard(serving.id)
+
+    def _beat(self) -> None:
+        """List the engine among the store's servers; one that cannot be reached goes off the list by itself."""
+        parts, serving = urlsplit(self.url), self.serving.get(self.line)
+        known = {"version": serving.id, "digest": serving.digest} if serving else {}
+        self.store.workers.beat(Worker(
+            id=self.worker, host=parts.hostname or "", pid=0, url=self.url, started_at=self.started,
+            heartbeat_at=records.now(), gone_at=records.now() + self._gone_seconds, state=WorkerState.SERVING,
+            drafts={self.line: known}, trouble=self.troubles.get(self.line),
+        ))  # fmt: skip
+
+    def end(self) -> None:
+        """Stop following, and take the engine off the list; it goes on serving what it has."""
+        self.close()
+        self.store.canaries.let_go(self.worker)
+        self.store.workers.end(self.worker)

@@ -1,0 +1,156 @@
+"""A running vLLM with osd's plugin, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from osd.attached.base import EngineError, EngineFacts, EngineRefused, EngineUnsuited, RankVersion, Schedule
+from osd.attached.http import HttpEngine, detail
+from osd.models.model_digest import digest_of
+from storage.versions.feature_kinds import FEATURE_KINDS
+
+T = TypeVar("T")
+COMPLETIONS = "/v1/completions"
+PROMPT = (3, 4, 5, 6)
+PROBED = ((4, 0.0), (1, 2.0))
+"""The two requests of a probe: tokens and temperature."""
+TOLERANCE = 0.1
+"""By which a log-probability may differ between them: kernels of half precision differ by less."""
+COUNTERS = "vllm:spec_decode_num_"
+DRAFT_MODEL = "draft_model"
+METHODS = (DRAFT_MODEL, *FEATURE_KINDS)
+"""The methods whose drafts osd trains; those of feature drafts have the names of their kinds."""
+
+
+class VllmEngine(HttpEngine):
+    """A vLLM at a URL."""
+
+    def __init__(self, url: str, token: str, api_key: str | None = None) -> None:
+        """``token`` is the plugin's (OSD_VLLM_TOKEN), ``api_key`` vLLM's own, where it has one. Raises BadInput."""
+        super().__init__(url, {"X-OSD-Token": token, "X-OSD-Learn": "false"}, api_key)
+
+    def probe(self) -> EngineFacts:
+        """Look at what it is, and at what it answers to a request of four tokens. Raises EngineUnreachable, and
+        EngineUnsuited with what to do about it."""
+        found = self._ask("GET", "/v1/osd/info")
+        if reason := self._read("/v1/osd/info", wrong_with, found):
+            raise EngineUnsuited(engine=self.name, reason=reason)
+        facts = self._read("/v1/osd/info", _facts, found)
+        spec = self._read(COMPLETIONS, lambda said: said["metrics"]["speculative_decoding"], self._require_raw())
+        if not spec or "per_step_accepted" not in spec:
+            reason = f"vLLM {facts.version} does not say what each step accepted; osd was tried with 0.32"
+            raise EngineUnsuited(engine=self.name, reason=reason)
+        return facts
+
+    def _require_raw(self) -> Any:
+        """Return the answer to a request of four tokens. Raises EngineUnsuited where log-probabilities depend on the
+        temperature: the target's own do not."""
+        whole, warm = (self._answer(PROMPT, most, logprobs=1, temperature=t) for most, t in PROBED)
+        cold, hot = (self._read(COMPLETIONS, _first_top, said) for said in (whole, warm))
+        if any(abs(value - hot.get(token, value)) > TOLERANCE for token, value in cold.items()):
+            reason = "its log-probabilities change with the temperature; start it with --logprobs-mode raw_logprobs"
+            raise EngineUnsuited(engine=self.name, reason=reason)
+        return whole
+
+    def served(self) -> Sequence[RankVersion]:
+        """Return what each rank drafts with."""
+        return self._read("/v1/osd/version", _ranks, self._ask("GET", "/v1/osd/version"))
+
+    def publish(self, folder: Path, sha256: str, version: str) -> Sequence[RankVersion]:
+        """Load a folder as the draft on every rank, or on none."""
+        body = {"folder": str(folder.resolve()), "sha256": sha256, "version": version}
+        done = self._ask("POST", "/v1/osd/publish", body)
+        return self._read("/v1/osd/publish", lambda said: _ranks(said["workers"]), done)
+
+    def set_gamma(self, schedule: Schedule) -> None:
+        """Change draft lengths while it runs."""
+        self._ask("PUT", "/v1/osd/gamma", {"schedule": [list(part) for part in schedule]})
+
+    def counters(self) -> Mapping[str, float]:
+        """Return its counters of speculation."""
+        return self._read("/metrics", _counters, self._fetch("GET", "/metrics"))
+
+    def complete(self, tokens: Sequence[int], most: int) -> list[int]:
+        """Return the tokens of a greedy completion, of which nothing is learned."""
+        answer = self._answer(tokens, most, temperature=0)
+        return self._read(COMPLETIONS, lambda said: [int(token) for token in said["choices"][0]["token_ids"]], answer)
+
+    def _answer(self, tokens: Sequence[int], most: int, **body: Any) -> Any:
+        asked = {"prompt": list(tokens), "max_tokens": most, "return_token_ids": True, **body}
+        return self._ask("POST", COMPLETIONS, asked)
+
+    def _read(self, path: str, read: Callable[[Any], T], said: Any) -> T:
+        """Return what is read of an answer. Raises EngineUnsuited where it is none of vLLM's or the plugin's."""
+        try:
+            return read(said)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            reason = f"what it says at {path} is none of the plugin's answers or vLLM's; is something else at this URL,"
+            raise EngineUnsuited(engine=self.name, reason=f"{reason} or another release of osd-llm-vllm?") from None
+
+    def _refusal(self, status: int, said: str, path: str) -> EngineError:
+        if status == 404 and path.startswith("/v1/osd/"):
+            reason = "it has no osd plugin; install osd-llm-vllm beside vLLM and start it with VLLM_PLUGINS=osd"
+            return EngineUnsuited(engine=self.name, reason=reason)
+        if status == 401:
+            reason = detail(said) if "X-OSD-Token" in said else "it wants its API key (attach.api_key)"
+            return EngineUnsuited(engine=self.name, reason=reason)
+        if status in (403, 409):
+            return EngineUnsuited(engine=self.name, reason=detail(said))
+        if status == 422:
+            return EngineRefused(engine=self.name, reason=detail(said))
+        return super()._refusal(status, said, path)
+
+
+def wrong_with(found: Mapping[str, Any]) -> str | None:
+    """Return why an engine cannot be attached, with what to do about it; None where it can."""
+    speculation, target, mode = found["speculation"], found["target"], found["logprobs_mode"]
+    if speculation is None:
+        return "it runs without speculation; start it with --speculative-config"
+    if speculation["method"] not in METHODS:
+        return f"it drafts by {speculation['method']!r}, and osd trains drafts of the methods {', '.join(METHODS)}"
+    if mode != "raw_logprobs":
+        return f"its log-probabilities are {mode}; start it with --logprobs-mode raw_logprobs"
+    if found["spec_decode_metrics"] != "detailed":
+        return "it does not say what each step accepted; start it with --per-request-spec-decode-metrics detailed"
+    if not found["harvests"]:
+        return "its answers are not harvested; start it with --middleware osd_vllm.harvest.Harvest"
+    if not target["files"]:
+        reason = f"the files of {target['name']} are not on its machine, so the target cannot be told"
+        return f"{reason}; start it with the model's folder, or have its snapshot in Hugging Face's cache there"
+    return None
+
+
+def _first_top(said: Mapping[str, Any]) -> dict[str, float]:
+    found = said["choices"][0]["logprobs"]["top_logprobs"][0]
+    return {str(token): float(value) for token, value in found.items()}
+
+
+def _ranks(said: Sequence[Mapping[str, Any]]) -> list[RankVersion]:
+    if not said:
+        raise ValueError("no rank drafts")
+    return [RankVersion(one["rank"], one["process"], one["version"], one["sha256"]) for one in said]
+
+
+def _counters(text: bytes) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples if family.name.startswith(COUNTERS) else ():
+            if sample.name.endswith("_total"):
+                place = f":{sample.labels['position']}" if "position" in sample.labels else ""
+                name = sample.name.removesuffix("_total") + place
+                found[name] = found.get(name, 0.0) + sample.value
+    return found
+
+
+def _facts(found: Mapping[str, Any]) -> EngineFacts:
+    speculation, target = found["speculation"], found["target"]
+    return EngineFacts(
+        found["engine"], "vllm", found["vllm"], target["name"], digest_of(target["files"]), speculation["method"],
+        speculation["draft"], speculation["num_speculative_tokens"], speculation["draft_sample_method"] == "greedy",
+        found["top_k"], found["max_num_seqs"], found["live_gamma"], tuple(_ranks(found["workers"])),
+        found["harvest"],
+    )  # fmt: skip

@@ -1,0 +1,155 @@
+"""A running vLLM without osd's plugin, behind `osd attach --proxy`: it is published to by starting it again."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from osd.attached.base import EngineFacts, EngineUnreachable, EngineUnsuited, RankVersion, Schedule
+from osd.attached.restart import RestartHook
+from osd.attached.vllm.digest import weights_digest
+from osd.attached.vllm.drafts_as import SpeculatedAnswer, agreement
+from osd.attached.vllm.engine import COMPLETIONS, DRAFT_MODEL, VllmEngine
+from osd.models.model_digest import model_digest
+from storage.versions.feature_kinds import feature_kind
+
+KIND = "vllm-proxied"
+PROMPTS, LENGTH, OUTPUT, STEP = 6, 24, 32, 37
+"""Answers that tell which draft serves; their prompts are any ids, apart by STEP."""
+TOP_K = 20
+"""vLLM's --max-logprobs where nobody gave one."""
+ALIKE = 0.9
+"""Share of steps that must have gone as the draft's own pass says: kernels differ at ties."""
+TURN = threading.Lock()
+"""One engine is started again at a time."""
+STARTED = re.compile(r"^(?:process_start_time_seconds|vllm:\w+_created\{[^\n]*\}) (\S+)$", re.MULTILINE)
+"""When a process of Python's client of Prometheus began to count."""
+
+
+class PlainVllm(VllmEngine):
+    """A stock vLLM. It does not say which draft it has loaded: what it accepts tells (:mod:`.drafts_as`)."""
+
+    def __init__(
+        self, url: str, api_key: str | None, target: str | None, draft: str | None, hook: RestartHook | None,
+        known: Sequence[Mapping[str, Any]] = (),
+    ) -> None:  # fmt: skip
+        """``target`` and ``draft``: folders that it was started with. ``known``: its rank as it was noted last, which
+        holds until it is started again."""
+        super().__init__(url, "", api_key)
+        self._target, self._draft, self._hook = target, Path(draft or ""), hook
+        self._rank = RankVersion(**known[0]) if known else None
+        self._published: tuple[str | None, Path] | None = None
+        """Version and folder that were published last."""
+        self._failed: tuple[str, str, str] | None = None
+        """Version, process and reason of a restart that failed: the same is not tried again."""
+
+    def probe(self) -> EngineFacts:
+        """Return what it is. Raises EngineUnreachable, and EngineUnsuited with what to do about it."""
+        served = self._read(
+            "/v1/models", lambda said: str(said["data"][0].get("root") or ""), self._ask("GET", "/v1/models")
+        )
+        target = self._target or served
+        digest = model_digest(target) if target else None
+        if digest is None:
+            raise self._unsuited(
+                f"its target {target!r} is neither a folder here nor in the cache; give --target FOLDER"
+            )
+        if not any(self._draft.glob("*.safetensors")):
+            raise self._unsuited("the draft that it was started with is needed; give its folder by --draft-folder")
+        if not self.counters():
+            raise self._unsuited("it runs without speculation; start it with --speculative-config")
+        self._require_raw()
+        rank, gamma = self.served()[0], max([n for one in self._answers(1) for n in one.drafted], default=0)
+        if rank.sha256 is None:
+            raise self._unsuited(f"it does not draft as {self._draft} does; give the folder that it was started with")
+        version = self._read("/version", lambda said: str(said["version"]), self._ask("GET", "/version"))
+        draft = str(self._draft)
+        method = feature_kind(Path(draft)) or DRAFT_MODEL
+        return EngineFacts(
+            self.name, KIND, version, target, digest, method, draft, gamma, True, TOP_K, None, False, (rank,), {}
+        )
+
+    def served(self) -> Sequence[RankVersion]:
+        """Return what it drafts with. After a restart that was not ours, what it accepts tells; without counts it is
+        taken to have the draft of its command line."""
+        process = self._process()
+        if self._rank is None or self._rank.process != process:
+            candidates = [self._published] if self._published else []
+            candidates.append((None, self._draft))
+            found = next((one for one in candidates if self._drafts_as(one[1])), None)
+            version, digest = (found[0], weights_digest(found[1])) if found else (None, None)
+            self._rank = RankVersion(0, process, version, digest)
+        return [self._rank]
+
+    def publish(self, folder: Path, sha256: str, version: str) -> Sequence[RankVersion]:
+        """Start it again with a folder as its draft, and see that it came up with that. Raises EngineUnsuited."""
+        before = self._process()
+        if self._failed and self._failed[:2] == (version, before):
+            raise self._unsuited(self._failed[2])
+        try:
+            with TURN:
+                process = self._start_again(folder, version, before)
+        except EngineUnsuited as error:
+            self._failed = (version, before, error.facts["reason"])
+            raise
+        self._published, self._rank = (version, folder), RankVersion(0, process, version, sha256)
+        return [self._rank]
+
+    def set_gamma(self, schedule: Schedule) -> None:
+        """Refuse: a stock vLLM takes draft lengths at its start alone. Raises EngineUnsuited."""
+        raise self._unsuited("without osd's plugin it takes draft lengths at its start alone")
+
+    def _start_again(self, folder: Path, version: str, before: str) -> str:
+        """Return the new process's identity."""
+        if self._hook is None:
+            raise self._unsuited("no command starts it again with a newer draft; give one by attach.restart")
+        self._hook(self.name, self.url, folder, version)
+        until = time.monotonic() + self._hook.seconds
+        while (process := self._process_if_up()) in (None, before):
+            if time.monotonic() > until:
+                raise self._unsuited(f"attach.restart did not bring it up again within {self._hook.seconds:.0f} s")
+            time.sleep(0.2)
+        if not self._drafts_as(folder):
+            raise self._unsuited(f"attach.restart started it, but it does not draft as {folder} does")
+        return str(process)
+
+    def _drafts_as(self, folder: Path) -> bool:
+        """Return whether what it accepts is what a folder's model would have had right; True where nothing tells."""
+        share = agreement(folder, self._answers(PROMPTS))
+        return share is None or share >= ALIKE
+
+    def _answers(self, count: int) -> list[SpeculatedAnswer]:
+        found = []
+        for number in range(count):
+            prompt = [3 + (number * STEP + place * 7) % 61 for place in range(LENGTH)]
+            answer = self._answer(prompt, OUTPUT, temperature=0)
+            found.append(self._read(COMPLETIONS, partial(_speculated, prompt), answer))
+        return found
+
+    def _process(self) -> str:
+        """Return what is another once it was started again: when its counters began."""
+        found = STARTED.findall(self._fetch("GET", "/metrics").decode())
+        if not found:
+            raise self._unsuited("its /metrics does not say since when it counts, so restarts would pass unseen")
+        return str(min(map(float, found)))
+
+    def _process_if_up(self) -> str | None:
+        try:
+            self._fetch("GET", "/health")
+            return self._process()
+        except EngineUnreachable:
+            return None
+
+    def _unsuited(self, reason: str) -> EngineUnsuited:
+        return EngineUnsuited(engine=self.name, reason=reason)
+
+
+def _speculated(prompt: Sequence[int], answer: Mapping[str, Any]) -> SpeculatedAnswer:
+    steps = (answer.get("metrics") or {}).get("speculative_decoding") or {}
+    accepted, drafted = steps.get("per_step_accepted") or (), steps.get("per_step_drafted") or ()
+    return SpeculatedAnswer(prompt, answer["choices"][0]["token_ids"], accepted, drafted)
