@@ -4,7 +4,7 @@
     ├── BadInput                 what the caller gave cannot be used; nothing was changed
     │   ├── BadRequest             a prompt or its sampling settings
     │   ├── BadPromptFile          a file of prompts, or a line in one
-    │   ├── BadBenchFile           a recording or a cost table of `osd bench gamma`
+    │   ├── BadBenchFile           a recording or a cost table of `python -m benchmarks gamma`
     │   ├── BadSetting             osd.toml, OSD_… or a command's option
     │   ├── DuplicateRoute
     │   ├── DefaultRoute           what cannot be done to the route `default`

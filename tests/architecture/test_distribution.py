@@ -14,7 +14,7 @@ from storage.distribution import DISTRIBUTION, install_extra, osd_version
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TEXTS = {".py", ".md", ".toml", ".yaml", ".txt", ".html"}
-FOLDERS = ("storage", "router", "osd", "trainer", "migrations", "tests", "docs")
+FOLDERS = ("storage", "router", "osd", "trainer", "migrations", "benchmarks", "tests", "docs")
 NOT_OURS = re.compile(r"\bosd\[[a-z]|\bpip3? install(?:\s+-\S+)*\s+['\"`]?osd(?!-llm)\b")
 EXTRA = re.compile(r"install_extra\(['\"](\w+)['\"]\)|'\.\[([\w,]+)\]'")
 

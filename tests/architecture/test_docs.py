@@ -50,7 +50,7 @@ def test_the_readme_stays_a_page() -> None:
     assert len(lines) <= 120 and max(map(len, lines)) <= 200
 
 
-NAMED = re.compile(r"`((?:osd|storage|router|trainer|tests|migrations)/[\w./]*)`")
+NAMED = re.compile(r"`((?:osd|storage|router|trainer|benchmarks|tests|migrations)/[\w./]*)`")
 WALK = re.compile(r"^## A walk: .*?(?=^## )", re.MULTILINE | re.DOTALL)
 STATION = re.compile(r"^\d+\. `([\w./]+\.py)`", re.MULTILINE)
 WRITTEN_AT_RUN_TIME = {"router/choices.json"}

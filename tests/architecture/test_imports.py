@@ -27,7 +27,7 @@ def test_an_import_that_runs_upwards_is_found(path: str, tmp_path: Path) -> None
     linter = Path(sys.executable).with_name("lint-imports")
     if not linter.exists():
         pytest.skip("import-linter is not installed; `make test` installs it")
-    for name in ("storage", "router", "osd", "trainer", "migrations"):
+    for name in ("storage", "router", "osd", "trainer", "migrations", "benchmarks"):
         others = shutil.ignore_patterns("*.safetensors", "*.npz", "__pycache__", "static")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=others)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)

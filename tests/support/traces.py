@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from osd.bench.gamma.rounds import RecordedText, Recording
+from benchmarks.gamma.rounds import RecordedText, Recording
 
 
 def greedy_trace(

@@ -1,4 +1,4 @@
-"""Options that commands of a pair share, whether they are run as `osd` or as `python -m osd.bench`; and those of the
+"""Options that commands of a pair share, whether they are run as `osd` or as `python -m benchmarks`; and those of the
 benches of servers."""
 
 from __future__ import annotations

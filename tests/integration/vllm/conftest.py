@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.vllm.server import PLUGIN, attach_process, osd_command, plugin_variables, random_draft, speculation
+from benchmarks.vllm.server import vllm_server as server
 from osd.attached.vllm.engine import VllmEngine
-from osd.bench.vllm.server import PLUGIN, attach_process, osd_command, plugin_variables, random_draft, speculation
-from osd.bench.vllm.server import vllm_server as server
 from osd.demo import DRAFT, TARGET
 from osd.demo.prompts import prompts as shipped
 from osd.demo.runner.circle import own_settings

@@ -18,9 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Event, Lock, Thread
 
-from osd.attached.base import EngineError
-from osd.attached.vllm.engine import VllmEngine
-from osd.bench.vllm.server import (
+from benchmarks.vllm.server import (
     PLUGIN,
     WORKER,
     api_server,
@@ -29,6 +27,8 @@ from osd.bench.vllm.server import (
     plugin_variables,
     speculation,
 )  # fmt: skip
+from osd.attached.base import EngineError
+from osd.attached.vllm.engine import VllmEngine
 from osd.demo import TARGET
 from osd.demo.prompts import prompts as shipped
 from osd.demo.runner.process import command, environment

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.vllm.server import PLUGIN, WORKER, plugin_variables, speculation
+from benchmarks.vllm.server import vllm_server as server
 from osd.attached.selftest import selftest
 from osd.attached.vllm.digest import weights_digest
 from osd.attached.vllm.engine import VllmEngine
-from osd.bench.vllm.server import PLUGIN, WORKER, plugin_variables, speculation
-from osd.bench.vllm.server import vllm_server as server
 from osd.demo import TARGET
 from osd.demo.runner.process import worker_beside
 from osd.hotswap.new_draft import new_feature_version

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.vllm.server import osd_command, random_draft
 from osd.attached.vllm.digest import weights_digest
-from osd.bench.vllm.server import osd_command, random_draft
 from osd.demo import DRAFT
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.process import environment, save_settings

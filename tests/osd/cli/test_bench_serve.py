@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from osd.bench.__main__ import main as author_bench
-from osd.bench.servers import Other, other_server
+from benchmarks.__main__ import main as author_bench
+from benchmarks.servers import Other, other_server
 from storage.errors import StoreError
 
 pytestmark = pytest.mark.slow
@@ -98,8 +98,8 @@ def test_a_run_that_was_stopped_goes_on_in_its_folder(osd, tmp_path):
 
 @pytest.mark.long
 def test_a_soak_ends_politely_when_it_is_told_to(tmp_path):
-    soak = ["osd.bench", "soak", "--minutes", "30", "--every", "0.2", "--measuring", "1", "--max-tokens", "6", "--json"]
-    soak += ["--out", str(tmp_path / "out")]
+    soak = ["benchmarks", "soak", "--minutes", "30", "--every", "0.2", "--measuring", "1", "--max-tokens", "6"]
+    soak += ["--json", "--out", str(tmp_path / "out")]
     code, said, errors = stopped(soak, tmp_path, lambda errors: "for 30 minutes" in errors, after=3)
     assert code == 130, errors
     whole = json.loads(said.splitlines()[-1])

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from osd.bench.soak.bench import draw
-from osd.bench.soak.watch import ProcessSample, Watcher, ends, growth, look
+from benchmarks.soak.bench import draw
+from benchmarks.soak.watch import ProcessSample, Watcher, ends, growth, look
 
 
 def samples(memory: list[float]) -> list[ProcessSample]:

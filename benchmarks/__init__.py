@@ -1,0 +1,4 @@
+"""What osd is measured by, for those who work on it: `python -m benchmarks NAME` in a checkout; nothing imports it.
+
+What a user measures with a pair of his own is `osd bench` (`osd/bench`), whose harness the benches here share.
+"""

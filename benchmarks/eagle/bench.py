@@ -1,0 +1,155 @@
+"""``python -m benchmarks eagle``: the draft, the arms, and Tables 10 and 11 of on-the-fly adaptation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.eagle.arms import ALONE, ARMS, EAGLE_2, FIXED, NODES, DepthCell, DepthRun, jobs_of
+from benchmarks.eagle.learn import trained_eagle
+from benchmarks.eagle.told import ToldTexts
+from benchmarks.gamma.costs import find_costs
+from benchmarks.papers.claims import ratio_of_sums
+from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.options import JsonOption, TargetOption
+from osd.bench.harness.prompts import PromptFiles, listed, tokens_by_set
+from osd.bench.harness.report import BenchResult
+from osd.bench.harness.turns import measure_all
+from osd.bench.harness.watch import Watch, watching
+from osd.models.features.model import load_feature_model
+from osd.models.pair import Pair, row_limit
+from osd.server.start import choose_pair
+from storage.settings import Settings, load_settings
+
+LOG = "arms.jsonl"
+Tables = dict[str, list[dict[str, Any]]]
+COSTS = ("a100-c013", "a100-c008")
+"""Profiles by which time is told: an A100 with a 7B and a 33B target, whose drafts cost about what an EAGLE layer
+does."""
+
+
+@dataclass(frozen=True, slots=True)
+class EaglePlan:
+    """What is learned, decoded and told."""
+
+    prompts: Sequence[str]
+    """Files; none: the prompts that ship with osd."""
+    learn: int
+    """Answers of each data set to learn from."""
+    count: int
+    """Prompts of each data set that are measured."""
+    warm: int
+    """Prompts of each data set before them."""
+    new_tokens: int
+    costs: Sequence[str] = COSTS
+    nodes: int = NODES
+    seed: int = 0
+
+    def facts(self, pair: Pair) -> dict[str, Any]:
+        """Return the plan of a run's folder."""
+        names = ("learn", "count", "warm", "new_tokens", "nodes", "seed")
+        own = {name: getattr(self, name) for name in names}
+        return {"target": pair.target.name, "prompts": listed(self.prompts), **own, "costs": list(self.costs)}
+
+
+def command(
+    out: Annotated[Path, typer.Option(help="Folder; a stopped run goes on in it.", metavar="DIR")],
+    target: TargetOption = None,
+    prompts: PromptFiles = None,
+    learn: Annotated[int, typer.Option(help="Answers of each data set to learn from.", min=8)] = 200,
+    count: Annotated[int, typer.Option(help="Prompts of each data set that are measured.", min=2)] = 24,
+    warm: Annotated[int, typer.Option(help="Prompts of each data set before them, not counted.", min=0)] = 6,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=2)] = 48,
+    costs: Annotated[list[str] | None, typer.Option(help="Profiles of costs.", metavar="NAME,…")] = None,
+    nodes: Annotated[int, typer.Option(help="Nodes of a tree at most.", min=1)] = NODES,
+    json: JsonOption = False,
+) -> None:
+    """EAGLE-2's trees at fixed depths and at depths that a rule sets, by told time.
+
+    An EAGLE draft of random weights learns from the target's answers first. Time is that of a table of costs: a draft
+    pass for each level of a tree, a target pass by the nodes in it.
+
+    Example: `python -m benchmarks eagle --prompts gsm8k.jsonl,wikisql.jsonl --out out/eagle`
+    """
+    settings = load_settings()
+    pair = choose_pair(settings.serve, target, drafter="lookup").load(settings.serve)  # its draft is yet to come
+    told = tuple(listed(costs)) or COSTS
+    plan = EaglePlan(prompts or (), learn, count, warm, max_tokens, told, nodes)
+    with watching(out) as watch:
+        cells = decode_all(pair, settings, plan, out, watch)
+    facts, stopped = plan.facts(pair), watch.stopped
+    speeds, details = ({}, {}) if stopped else tables_of(cells, told)
+    figures = {} if stopped else figures_of(cells, told)
+    raise typer.Exit(BenchResult("eagle", facts, figures, speeds | details, interrupted=stopped).show(as_json=json))
+
+
+def decode_all(pair: Pair, settings: Settings, plan: EaglePlan, out: Path, watch: Watch) -> list[DepthCell]:
+    """Train a draft, then run every arm that ``out`` does not hold yet; fewer where Ctrl-C ended it.
+
+    Raises BadSetting where ``out`` holds a run of another plan, BadBenchFile for costs that there are not,
+    TrainingFailed, StoreError.
+    """
+    for name in plan.costs:
+        find_costs(name)
+    folder = RunFolder(out, plan.facts(pair), LOG, DepthCell)
+    longest, first = row_limit(pair, settings.serve) - plan.new_tokens, plan.warm + plan.count
+    drawn = tokens_by_set(pair.tokenizer, plan.prompts, first + plan.learn, longest, seed=plan.seed)
+    others = [text for some in drawn.values() for text in some[first:]]
+    draft = load_feature_model(trained_eagle(pair, settings, others, plan.new_tokens, out, watch), pair.target)
+    measured = {name: some[:first] for name, some in drawn.items()}
+    run = DepthRun(replace(pair, draft=draft), settings, measured, plan.new_tokens, plan.warm, plan.nodes)
+    return measure_all(jobs_of(plan.costs), run.measure, watch, folder=folder, job_of=lambda cell: cell.job)
+
+
+def texts_by_arm(cells: Sequence[DepthCell], costs: str) -> dict[str, ToldTexts]:
+    """Return each arm's texts by one table."""
+    table = find_costs(costs)
+    return {c.job.arm: ToldTexts.of(c.texts, table) for c in cells if c.job.costs in ("", costs)}
+
+
+def differing(cells: Sequence[DepthCell]) -> int:
+    """Count the texts, of all arms, that are not what the target says alone: 0, but for ties that rounding breaks."""
+    alone = next(cell for cell in cells if cell.job.arm == ALONE.name)
+    pairs = [zip(cell.texts, alone.texts, strict=True) for cell in cells]
+    return sum(own.tokens != theirs.tokens for some in pairs for own, theirs in some)
+
+
+def figures_of(cells: Sequence[DepthCell], costs: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of Table 11 by costs, arm and data set."""
+    found: dict[str, Any] = {"differing": differing(cells)}
+    for name in costs:
+        texts = texts_by_arm(cells, name)
+        sets = dict.fromkeys(texts[ALONE.name].data_sets)
+        found[name] = {
+            arm: {"all": own.table_11()} | {each: own.only(each).table_11() for each in sets}
+            for arm, own in texts.items()
+        }
+    return found
+
+
+def tables_of(cells: Sequence[DepthCell], costs: Sequence[str]) -> tuple[Tables, Tables]:
+    """Return Table 10 and Table 11 for each table of costs."""
+    told = {name: texts_by_arm(cells, name) for name in costs}
+    speeds = {f"Speed by data set, costs of {name}": table_10(texts) for name, texts in told.items()}
+    parts = {
+        f"All data sets, costs of {name}": [{"": arm.name, **texts[arm.name].table_11()} for arm in ARMS]
+        for name, texts in told.items()
+    }
+    return speeds, parts
+
+
+def table_10(texts: Mapping[str, ToldTexts]) -> list[dict[str, Any]]:
+    """Return the speed of each arm, by data set, ÷ EAGLE-2's depth with its error, and ÷ the target alone."""
+    rows = []
+    for arm in ARMS:
+        row: dict[str, Any] = {"": arm.name}
+        for name in dict.fromkeys(texts[ALONE.name].data_sets):
+            own, base, alone = (texts[each].only(name) for each in (arm.name, FIXED[EAGLE_2].name, ALONE.name))
+            row[f"{name} ÷ depth {EAGLE_2}"] = str(ratio_of_sums(base.ms, own.ms))
+            row["÷ alone, " + name] = ratio_of_sums(alone.ms, own.ms).value
+        rows.append(row)
+    return rows

@@ -1,0 +1,150 @@
+"""Online learning with an encoder-decoder pair that is made on the spot: a small T5 target is trained on questions with
+their answers, a smaller T5 draft on fewer of them, and then `osd bench online` serves questions that neither has seen.
+
+Both read the tokenizer of the shipped pair. The target keeps the form of the answers and not their truth, as the
+shipped one does: that is enough to study acceptance.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedTokenizerBase, T5Config
+
+from osd.bench.harness.options import JsonOption
+from osd.bench.harness.watch import note
+from osd.bench.online import result_of, run_bench_online
+from osd.demo.runner.source import Segment
+from osd.models.tokenizer import load_tokenizer
+from osd.prompts import Prompt, read_prompts
+from osd.server.start import SHIPPED
+from storage.errors import BadPromptFile
+from storage.settings import load_settings
+
+BATCH, RATE, WARM = 16, 3e-3, 20
+"""Answers of a step, AdamW's learning rate, and steps until it is reached."""
+TELL = 50
+"""Steps after which the loss is told."""
+
+
+class PairShape(NamedTuple):
+    """The size of a model: layers of its encoder and as many of its decoder."""
+
+    layers: int
+    width: int
+    heads: int
+
+
+TARGET, DRAFT = PairShape(2, 96, 3), PairShape(1, 48, 2)
+Example = tuple[list[int], list[int]]
+"""A question's tokens, and its answer's with the end token."""
+
+
+def command(
+    prompts: Annotated[Path, typer.Option(help='JSON lines, each with a "prompt" and its "response".', metavar="FILE")],
+    out: Annotated[Path, typer.Option(help="Folder for both models and what comes of them.", metavar="DIR")],
+    requests: Annotated[int, typer.Option(help="Questions served; none was trained on.", min=1)] = 200,
+    steps: Annotated[int, typer.Option(help=f"Steps of the target, {BATCH} answers each.", min=1)] = 400,
+    draft_steps: Annotated[int, typer.Option(help="Steps of the draft.", min=1)] = 40,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)] = 64,
+    seed: Annotated[int, typer.Option(help="Of the weights, and of which questions are served.")] = 0,
+    json: JsonOption = False,
+) -> None:
+    """Train a small T5 pair on questions and answers, and compare a draft that learns online with a frozen one.
+
+    Example: `python -m benchmarks encoder-decoder --prompts wikisql.jsonl.gz --out out/t5`
+    """
+    settings = load_settings()
+    told = [each for each in read_prompts(prompts) if isinstance(each, Prompt) and each.fields.get("response")]
+    if len(told) <= requests:
+        raise BadPromptFile(path=prompts, reason=f"it has {len(told)} prompts with a response, no more than are served")
+    random.Random(seed).shuffle(told)
+    tokenizer = make_tokenizer()
+    examples = [example(tokenizer, each) for each in told[requests:]]
+    for name, shape, count in (("target", TARGET, steps), ("draft", DRAFT, draft_steps)):
+        if (out / name).is_dir():
+            continue  # a run that was stopped goes on
+        note(f"training the {name}: {count} steps")
+        model = make_model(shape, tokenizer, seed)
+        train(model, examples, count, seed, lambda step, loss: note(f"  step {step}: loss {loss:.3f}"))
+        model.save_pretrained(out / name)
+        tokenizer.save_pretrained(out / name)
+    segment = Segment(prompts.name.split(".")[0], tuple(each.text for each in told[:requests]))
+    results = run_bench_online(
+        settings, target=str(out / "target"), draft=str(out / "draft"), segments=[segment], out=out / "online",
+        console=Console(stderr=True), max_new_tokens=max_tokens, offline=False, drafter="causal",
+    )  # fmt: skip
+    raise typer.Exit(result_of(results, out / "online").show(as_json=json))
+
+
+def make_tokenizer() -> PreTrainedTokenizerBase:
+    """Return the shipped pair's tokenizer without its chat template: an encoder reads the question as it is."""
+    tokenizer = load_tokenizer(SHIPPED / "target")
+    assert tokenizer is not None
+    tokenizer.chat_template = None
+    return tokenizer
+
+
+def example(tokenizer: Any, prompt: Prompt) -> Example:
+    """Return a question and its answer as tokens."""
+    return tokenizer.encode(prompt.text), [*tokenizer.encode(prompt.fields["response"]), tokenizer.eos_token_id]
+
+
+def make_model(shape: PairShape, tokenizer: Any, seed: int) -> Any:
+    """Return a random T5 1.1 of a shape, which begins its answers with the padding token."""
+    pad = tokenizer.pad_token_id or 0
+    shapes: Any = T5Config
+    config = shapes(
+        vocab_size=len(tokenizer), d_model=shape.width, d_kv=shape.width // shape.heads, d_ff=2 * shape.width,
+        num_layers=shape.layers, num_heads=shape.heads, feed_forward_proj="gated-gelu", dropout_rate=0.0,
+        tie_word_embeddings=False, pad_token_id=pad, eos_token_id=tokenizer.eos_token_id, decoder_start_token_id=pad,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    made: Any = AutoModelForSeq2SeqLM
+    model = made.from_config(config)
+    model.generation_config = GenerationConfig.from_model_config(config)
+    return model
+
+
+def train(
+    model: Any, examples: Sequence[Example], steps: int, seed: int, tell: Callable[[int, float], None]
+) -> None:  # fmt: skip
+    """Train a model on answers, each token given the question and the tokens before it."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+    pace = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / WARM) * max(0.05, 1 - step / steps)
+    )
+    model.train()
+    for step, batch in zip(range(1, steps + 1), _batches(examples, seed), strict=False):
+        loss = model(**batch).loss
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        pace.step()
+        if step % TELL == 0 or step == steps:
+            tell(step, loss.item())
+    model.eval()
+
+
+def _batches(examples: Sequence[Example], seed: int) -> Iterator[dict[str, Tensor]]:
+    """Yield batches without end, questions padded, and answers with −100, which transformers passes over."""
+    chance = random.Random(seed)
+    while True:
+        some = chance.sample(examples, min(BATCH, len(examples)))
+        read, labels = _padded([one for one, _ in some], 0), _padded([answer for _, answer in some], -100)
+        lengths = torch.tensor([len(one) for one, _ in some])
+        mask = (torch.arange(read.shape[1]) < lengths[:, None]).long()
+        yield {"input_ids": read, "attention_mask": mask, "labels": labels}
+
+
+def _padded(lines: Sequence[Sequence[int]], filler: int) -> Tensor:
+    width = max(map(len, lines))
+    return torch.tensor([[*line, *[filler] * (width - len(line))] for line in lines])

@@ -1,0 +1,314 @@
+"""Decodes the jobs of a plan in osd's engine and in transformers'.
+
+An engine remembers nothing between requests but its cost model and its controllers. So one engine a batch size is
+lent to one entrant after another, each with a cost model and a controller of its own, which live as long as the run:
+to an entrant it is an engine of its own, and the weights are in memory once.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from benchmarks.gamma.measured import GammaMeasured
+from benchmarks.gamma.oracle import OracleController
+from benchmarks.gamma.plan import ORACLE, Draft, Entrant, GammaJob, GammaPlan, GammaSetting, engine_settings
+from benchmarks.gamma.rounds import RecordedText
+from osd.bench.contenders import Tokens, assisted_contender, wait_for_compiled
+from osd.engine.engine import Engine
+from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, Signal
+from osd.gamma.costs.model import nearly
+from osd.gamma.factory import make_controller
+from osd.gamma.planner import GammaPlanner
+from osd.models.model import Model
+from osd.models.pair import Pair
+from osd.sequence import Completion
+from storage.errors import BadSetting
+from storage.records import Request
+from storage.sampling import Sampling
+from storage.settings import Settings
+
+WARM_TOKENS = 24
+"""Tokens to which an entrant decodes one batch of prompts before it is measured in a setting."""
+
+
+class TimedRow:
+    """A request's state; what it learns is timed."""
+
+    __slots__ = ("_timed", "inner")
+
+    def __init__(self, inner: Any, timed: Timed) -> None:
+        self.inner, self._timed = inner, timed
+
+    def observe(self, seen: Observation) -> None:
+        """How the round went."""
+        before, begun = time.thread_time_ns(), time.thread_time_ns()
+        self.inner.observe(seen)
+        self._timed.took(before, begun)
+
+
+class Timed:
+    """A controller that answers as the one inside it, and keeps count of the time that answering takes."""
+
+    def __init__(self, inner: GammaController) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.signal: Signal = inner.signal
+        self.spent_ns = 0
+        """Nanoseconds of processor time in plan, should_continue and observe: what other processes take is left out,
+        and what it takes to read the clock."""
+        self.decisions = 0
+        """Answers to single requests: how far to draft, and after each token whether to go on."""
+        self.started = 0
+        """Requests."""
+
+    def start(self) -> TimedRow:
+        """The state of a new request."""
+        self.started += 1
+        return TimedRow(self.inner.start(), self)
+
+    def took(self, before: int, begun: int) -> None:
+        """A call that has just ended, whose clock was read twice at its beginning: from one reading to the next lies a
+        reading, and a call that does next to nothing may seem shorter than it."""
+        self.spent_ns += max(0, time.thread_time_ns() - begun - (begun - before))
+
+    def plan(self, rows: Sequence[TimedRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
+        """Tokens to draft at most, a row."""
+        states = [row.inner for row in rows]
+        before, begun = time.thread_time_ns(), time.thread_time_ns()
+        gammas = self.inner.plan(states, rooms, batch, unread)
+        self.took(before, begun)
+        self.decisions += len(states)
+        return gammas
+
+    def should_continue(self, rows: Sequence[TimedRow], drafted: int, signals: Sequence[Any]) -> list[DraftDecision]:
+        """Which rows go on."""
+        states = [row.inner for row in rows]
+        before, begun = time.thread_time_ns(), time.thread_time_ns()
+        answers = self.inner.should_continue(states, drafted, signals)
+        self.took(before, begun)
+        self.decisions += len(states)
+        return answers
+
+
+class Rounds:
+    """What rounds of one job came to, and how long they took, from the end of the one before, decisions left out.
+
+    The round in which a request comes in also read its prompt: of it is kept only what kind it was.
+    """
+
+    def __init__(self) -> None:
+        self.draft_passes = self.target_passes = 0
+        self.clock_ms = 0.0
+        """All drafting and verifying, milliseconds."""
+        self.took_ms: dict[str, list[float]] = {}
+        """By kind."""
+        self.first: dict[str, int] = {}
+        """Rounds in which a request came in, by kind."""
+        self.texts: list[dict[str, int]] = []
+        """Rounds by kind, of one text after another; of a batch of several, of those that ran between two arrivals."""
+        self._at = self._decided = self._started = 0
+
+    def facts(self) -> dict[str, Any]:
+        """Return them by the names that a measurement has for them."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def add(self, kind: str, timed: Timed) -> None:
+        """A round has ended."""
+        now, decided = time.perf_counter_ns(), timed.spent_ns
+        if timed.started != self._started:
+            self.first[kind] = self.first.get(kind, 0) + 1
+            self.texts.append({})
+        else:
+            self.took_ms.setdefault(kind, []).append(round((now - self._at - decided + self._decided) / 1e6, 4))
+        self.texts[-1][kind] = self.texts[-1].get(kind, 0) + 1
+        self._at, self._decided, self._started = time.perf_counter_ns(), decided, timed.started
+
+
+class CountedCosts(CostModel):
+    """A cost model that counts passes, and passes the timings of whole batches on to one that hears of all contenders:
+    what few rows take in an engine of many is not what they take in one of few."""
+
+    def __init__(self, everyone: CostModel, batch: int) -> None:
+        """``batch``: rows of a whole one."""
+        super().__init__()
+        self._everyone, self._whole = everyone, batch
+        self.timed: Timed | None = None
+        """The controller whose rounds these are."""
+        self.by_kind = Rounds()
+        self._drafted = (0, 0)
+        """Counts of the round under way: draft passes, tokens that the drafter had to read first."""
+
+    def observe_draft(self, batch: int, steps: int, ms: float) -> None:
+        """See :class:`~osd.gamma.costs.model.CostModel`."""
+        super().observe_draft(batch, steps, ms)
+        self.by_kind.draft_passes += steps
+        self.by_kind.clock_ms += ms
+        self._drafted = steps, nearly(self.unread)
+        if batch == self._whole:
+            self._everyone.unread = self.unread
+            self._everyone.observe_draft(batch, steps, ms)
+
+    def observe_verify(self, batch: int, tokens: int, ms: float, context: int = 0) -> None:
+        """See :class:`~osd.gamma.costs.model.CostModel`."""
+        super().observe_verify(batch, tokens, ms, context)
+        self.by_kind.target_passes += 1
+        self.by_kind.clock_ms += ms
+        if batch == self._whole:
+            self._everyone.observe_verify(batch, tokens, ms, context)
+        if self.timed:
+            steps, unread = self._drafted
+            self.by_kind.add(f"{batch},{steps},{nearly(tokens)},{unread}", self.timed)
+        self._drafted = 0, 0
+
+
+@dataclass(slots=True)
+class Lodger:
+    """What an entrant keeps in one setting, and brings along to the engine."""
+
+    costs: CountedCosts
+    controller: Timed
+
+
+class Contest:
+    """Everything that the jobs of one plan are decoded with."""
+
+    def __init__(
+        self, pair: Pair, settings: Settings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]],
+        traces: Mapping[str, Sequence[RecordedText]],
+    ) -> None:  # fmt: skip
+        """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).
+        ``traces``: the greedy text of each of them, in the same order, for the oracle."""
+        wait_for_compiled()
+        self.pair, self.plan = pair, plan
+        self.costs = CostModel()
+        """What everybody's passes cost."""
+        self._settings = settings
+        self._prompts, self._traces = prompts, traces
+        self._length = max(len(prompt) for some in prompts.values() for prompt in some) + plan.max_tokens
+        self._engines: dict[tuple[int, Draft], Engine] = {}
+        self._lodgers: dict[tuple[GammaSetting, Entrant], Lodger] = {}
+
+    def measure(self, job: GammaJob) -> GammaMeasured:
+        """Decode a job's prompts and say how that went."""
+        indices = self.plan.prompts(job.setting, job.turn, job.part)
+        prompts = self._texts(indices)
+        if job.entrant.kind == "assisted":
+            return self._assisted(job, prompts)
+        lodger = self.lodger_of(job.setting, job.entrant)
+        if job.entrant == ORACLE:
+            lodger.controller = Timed(self._oracle(job.setting, indices))
+        return self._timed(job, lodger, [self._request(job, i, prompt) for i, prompt in enumerate(prompts)])
+
+    def _timed(self, job: GammaJob, lodger: Lodger, requests: Sequence[Request]) -> GammaMeasured:
+        costs, timed = lodger.costs, lodger.controller
+        costs.timed, costs.by_kind, timed.decisions, timed.spent_ns = timed, Rounds(), 0, 0
+        begun = time.perf_counter()
+        done = self.decode(job.setting, lodger, requests)
+        seconds, costs.timed = time.perf_counter() - begun, None  # what it decodes later is no part of this
+        rounds = [r for completion in done for r in completion.rounds]
+        return GammaMeasured(
+            job,
+            tokens=sum(len(completion.tokens) for completion in done),
+            seconds=seconds,
+            rounds=len(rounds),
+            drafted=sum(r.drafted for r in rounds),
+            accepted=sum(r.accepted for r in rounds),
+            decisions=timed.decisions,
+            decision_ns=timed.spent_ns,
+            digest="" if job.setting.temperature else digest([tuple(completion.tokens) for completion in done]),
+            **costs.by_kind.facts(),
+        )
+
+    def decode(self, setting: GammaSetting, lodger: Lodger, requests: Sequence[Request]) -> list[Completion]:
+        """Serve requests as this lodger; completions in the requests' order."""
+        engine = self.engine(setting)
+        engine.costs, engine.planner = lodger.costs, GammaPlanner(lodger.controller, {})
+        done = {completion.request.id: completion for completion in engine.run(requests)}
+        return [done[request.id] for request in requests]
+
+    def engine(self, setting: GammaSetting) -> Engine:
+        """The engine of a setting's batch size and draft."""
+        key = setting.batch, setting.draft
+        if key not in self._engines:
+            pair = self.pair if setting.draft == "given" else with_random_draft(self.pair)
+            self._engines[key] = Engine(pair, engine_settings(self._settings, self.plan, setting.batch, self._length))
+        return self._engines[key]
+
+    def controller(self, setting: GammaSetting, entrant: Entrant, costs: CostModel) -> GammaController:
+        """A new controller of this name and initial gamma. Raises BadSetting."""
+        settings = engine_settings(self._settings, self.plan, setting.batch, self._length)
+        return make_controller(settings.changed(gamma={"initial": entrant.gamma}).gamma, costs, entrant.name)
+
+    def lodger(self, setting: GammaSetting, entrant: Entrant) -> Lodger:
+        """A new lodger."""
+        costs, engine = CountedCosts(self.costs, setting.batch), self.engine(setting)
+        engine.costs = costs
+        engine.probe()
+        return Lodger(costs, Timed(self.controller(setting, entrant, costs)))
+
+    def lodger_of(self, setting: GammaSetting, entrant: Entrant) -> Lodger:
+        """An entrant's own, warmed up when it is new."""
+        key = setting, entrant
+        if key not in self._lodgers:
+            usual = Entrant("rule", "fixed", self.plan.initial)  # stands in for the oracle, which cannot be warmed up
+            self._lodgers[key] = self.warm(setting, usual if entrant == ORACLE else entrant)
+        return self._lodgers[key]
+
+    def warm(self, setting: GammaSetting, entrant: Entrant, tokens: int = WARM_TOKENS) -> Lodger:
+        """A new lodger that has decoded so many tokens of a batch of prompts. Raises OsdError."""
+        lodger = self.lodger(setting, entrant)
+        sampling = Sampling(temperature=setting.temperature, seed=0)
+        prompts = self._texts(self.plan.warm_prompts(setting))
+        length = min(tokens, self.plan.max_tokens)
+        self.decode(setting, lodger, [Request(prompt, length, sampling) for prompt in prompts])
+        return lodger
+
+    def require_able(self, entrant: Entrant) -> None:
+        """Try a controller on a few tokens. Raises OsdError where it cannot serve this pair."""
+        setting = self.plan.main(self.plan.data_sets[0])
+        lodger = self.warm(setting, entrant, tokens=4)
+        if lodger.controller.signal == "acceptance" and self.engine(setting).drafter.head is None:
+            reason = f"{entrant.name} asks an acceptance head; name its folder (OSD_GAMMA__SPECDECPP__HEAD)"
+            raise BadSetting(source="settings", key="gamma.specdecpp.head", reason=reason)
+
+    def _texts(self, indices: Sequence[tuple[str, int]]) -> list[Tokens]:
+        return [self._prompts[name][i % len(self._prompts[name])] for name, i in indices]
+
+    def _oracle(self, setting: GammaSetting, indices: Sequence[tuple[str, int]]) -> OracleController:
+        traces = [self._traces[name][i % len(self._traces[name])] for name, i in indices]
+        return OracleController(traces, self.engine(setting).settings.gamma.max)
+
+    def _assisted(self, job: GammaJob, prompts: Sequence[Tokens]) -> GammaMeasured:
+        contender = assisted_contender(self.pair, job.entrant.name, self.plan.max_tokens)
+        begun = time.perf_counter()
+        texts = contender.decode(prompts)
+        return GammaMeasured(job, sum(map(len, texts)), time.perf_counter() - begun)
+
+    def _request(self, job: GammaJob, index: int, prompt: Tokens) -> Request:
+        seed = (job.turn * len(self._prompts) + job.part) * self.plan.size(job.setting) + index
+        return Request(prompt, self.plan.max_tokens, Sampling(temperature=job.setting.temperature, seed=seed))
+
+
+def with_random_draft(pair: Pair, seed: int = 0) -> Pair:
+    """The same target with a draft of the same shape that knows nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    module: Any = copy.deepcopy(pair.draft.module)
+    with torch.no_grad():
+        for weight in module.parameters():
+            if weight.dim() > 1:
+                spread = float(weight.float().std())
+                weight.copy_((torch.randn(weight.shape, generator=generator) * spread).to(weight))
+    draft = Model(f"{pair.draft.name}, random weights", module, pair.draft.limit, pair.draft.build)
+    return replace(pair, draft=draft)
+
+
+def digest(texts: object) -> str:
+    """Return a short name of some texts: equal texts, equal names."""
+    return hashlib.blake2b(repr(texts).encode(), digest_size=8).hexdigest()

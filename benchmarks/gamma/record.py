@@ -1,0 +1,246 @@
+"""Recording with a real pair: the target alone decodes the texts, then the draft's chains are drawn on them.
+
+A chain begins at every position of a text: rows of one batch, which draft together. For some positions at a time the
+draft's cache is filled with the text once and copied to a row each. Greedy chains are held against the text itself.
+Sampled ones are read by the target, in the same way, for only it can say what it thinks of a token that its text does
+not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.gamma.rounds import Floats, Ints, RecordedText, Recording, read_recording, write_recording
+from osd.bench.contenders import Tokens
+from osd.bench.harness.watch import Watch
+from osd.drafters.signals import PassInfo, Signals
+from osd.engine.engine import Engine
+from osd.models.acceptance_head import HeadPass
+from osd.models.decoder import Decoder
+from osd.models.encoder_decoder import require_decoder_only
+from osd.models.pair import Pair
+from osd.verification.warping import Warp, draw
+from storage.errors import BadBenchFile
+from storage.records import Request
+from storage.sampling import Sampling
+from storage.settings import Settings
+
+
+def record_file(
+    path: Path,
+    pair: Pair,
+    data_sets: Mapping[str, Sequence[Tokens]],
+    *,
+    temperatures: Sequence[float] = (0.0,),
+    new_tokens: int = 128,
+    depth: int = 20,
+    seed: int = 0,
+    head: HeadPass | None = None,
+    watch: Watch,
+) -> Recording:
+    """Record into a file, which grows by one data set at one temperature at a time; what it holds already is kept.
+
+    Raises BadBenchFile when the file was recorded with another pair or other settings. That the prompts are the same
+    is seen to by who asks.
+    """
+    digests = fingerprint(pair.target.module), fingerprint(pair.draft.module)
+    wanted = Recording(pair.target.name, digests[0], pair.draft.name, digests[1], depth, new_tokens, seed)
+    recording = _kept(path, wanted) if path.exists() else wanted
+    for name, temperature in product(data_sets, temperatures):
+        prompts = data_sets[name]
+        if not recording.of(name, temperature):
+            traces = record_traces(
+                pair, name, prompts, temperature=temperature, new_tokens=new_tokens, depth=depth, seed=seed, head=head,
+                watch=watch,
+            )  # fmt: skip
+            recording = replace(recording, traces=(*recording.traces, *traces))
+            write_recording(path, recording)
+    return recording
+
+
+def record_traces(
+    pair: Pair,
+    data_set: str,
+    prompts: Sequence[Tokens],
+    *,
+    temperature: float = 0.0,
+    new_tokens: int = 128,
+    depth: int = 20,
+    seed: int = 0,
+    head: HeadPass | None = None,
+    batch: int = 8,
+    rows: int = 32,
+    watch: Watch,
+) -> list[RecordedText]:
+    """Decode the prompts with the target alone, ``batch`` together, and draft a chain of ``depth`` tokens at every
+    position, ``rows`` chains together. ``seed``: of sampled texts and chains. Raises BadRequest for a prompt that
+    cannot be served, and DecoderOnly."""
+    require_decoder_only(pair.target.module, "python -m benchmarks gamma", pair.target.name)
+    if not prompts:
+        return []
+    longest = min(max(map(len, prompts)) + new_tokens, pair.limit)
+    texts = _texts(pair, prompts, temperature, new_tokens, longest, depth, seed, batch)
+    drawer = ChainDrawer(pair, temperature, rows, longest + depth + 1, depth, seed, head)
+    traces = []
+    for prompt, (text, beyond) in zip(prompts, texts, strict=True):
+        chains = drawer.chains(prompt, text, beyond)._asdict()
+        end = min(pair.limit, len(prompt) + new_tokens) - len(prompt)
+        read, said = np.array(prompt, np.int32), np.array(text, np.int32)
+        traces.append(RecordedText(data_set, temperature, end, read, said, **chains))
+        watch.at(f"recording {data_set}, T={temperature:g}: {len(traces)} of {len(prompts)}")
+    return traces
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A digest of weights in memory, from up to 4,096 numbers of each, evenly spread."""
+    digest = hashlib.sha256()
+    for name, weight in module.named_parameters():
+        flat = weight.detach().flatten()
+        some = flat[:: -(-len(flat) // 4096)].float().cpu().numpy()
+        digest.update(f"{name} {tuple(weight.shape)}".encode() + some.tobytes())
+    return digest.hexdigest()
+
+
+def _kept(path: Path, wanted: Recording) -> Recording:
+    found = read_recording(path)
+    for name in ("target_digest", "draft_digest", "depth", "new_tokens", "seed"):
+        if getattr(found, name) != getattr(wanted, name):
+            differs = f"{name} is {getattr(found, name)}, not {getattr(wanted, name)}"
+            raise BadBenchFile(path=path, reason=f"was recorded otherwise ({differs}); remove it or give another path")
+    return found
+
+
+def _texts(
+    pair: Pair, prompts: Sequence[Tokens], temperature: float, new_tokens: int, longest: int, depth: int, seed: int,
+    batch: int,
+) -> list[tuple[list[int], list[int]]]:  # fmt: skip
+    """The target's texts; and, of a greedy one that ended early, how it would go on for a chain's length."""
+    settings = Settings().changed(
+        gamma={"rule": "fixed", "initial": 0}, serve={"max_batch": batch, "max_length": max(8, longest)}
+    )
+
+    def decode(asked: list[Request]) -> list[list[int]]:
+        done = {each.request.id: list(each.tokens) for each in Engine(pair, settings).run(asked)}
+        return [done[request.id] for request in asked]
+
+    texts = decode([
+        Request(tuple(prompt), new_tokens, Sampling(temperature, seed=seed + k)) for k, prompt in enumerate(prompts)
+    ])  # fmt: skip
+    beyond: list[list[int]] = [[] for _ in texts]
+    rooms = [min(new_tokens, longest - len(prompt)) - len(text) for prompt, text in zip(prompts, texts, strict=True)]
+    early = [k for k, room in enumerate(rooms) if room > 0 and not temperature]
+    on = decode([Request((*prompts[k], *texts[k]), min(depth, rooms[k]), ignore_eos=True) for k in early])
+    for k, tokens in zip(early, on, strict=True):
+        beyond[k] = tokens
+    return list(zip(texts, beyond, strict=True))
+
+
+class Chains(NamedTuple):
+    """(n, G) each; see :class:`RecordedText`."""
+
+    drafted: Ints
+    confidence: Floats
+    peak: Floats
+    acceptance: Floats
+    head: Floats | None
+
+
+class _Step(NamedTuple):
+    """One draft pass over B rows, (B,) each."""
+
+    token: Tensor
+    q: Tensor
+    """Probability with which the token was drawn."""
+    confidence: Tensor
+    peak: Tensor
+    head: Tensor
+
+
+class ChainDrawer:
+    """Draws chains over one text after another."""
+
+    def __init__(
+        self, pair: Pair, temperature: float, rows: int, length: int, depth: int, seed: int, head: HeadPass | None
+    ) -> None:
+        """``rows`` positions together; ``length``: of the longest text, its prompt and a chain included."""
+        self._pair, self._depth, self._rows, self._head = pair, depth, rows, head
+        self._draft = pair.draft.decoder(rows, length)
+        self._draft.cache.wants_embedding = head is not None
+        self._target = pair.target.decoder(rows, length) if temperature else None
+        self._sampling = Sampling(temperature)
+        self._chance = np.random.default_rng(seed)
+
+    @torch.inference_mode()
+    def chains(self, prompt: Tokens, text: Sequence[int], beyond: Sequence[int]) -> Chains:
+        """The chains of a text of n tokens. ``beyond``: how a greedy one would go on after its end token."""
+        parts = [
+            self._some([*prompt, *text], len(prompt) + first, len(prompt) + min(first + self._rows, len(text)))
+            for first in range(0, len(text), self._rows)
+        ]
+        tokens, confidence, peak, head, acceptance = (np.concatenate(column) for column in zip(*parts, strict=True))
+        drafted = tokens.astype(np.int32)
+        if self._target is None:
+            acceptance = _agreement(drafted, np.array([*text, *beyond], np.int32))
+        return Chains(drafted, confidence, peak, acceptance, head if self._head else None)
+
+    def _some(self, tokens: list[int], first: int, end: int) -> list[Floats]:
+        """What rows that have read ``first`` to ``end − 1`` tokens drafted; confidence, peak, head, acceptance."""
+        lengths = range(first, end)
+        warp = Warp.of([self._sampling] * len(lengths), self._pair.vocab_size, self._pair.device)
+        steps = list(self._drafted(tokens, lengths, warp))
+        drafted, q, *signals = (torch.stack(column, dim=1) for column in zip(*steps, strict=True))
+        accepted = self._accepted(tokens, lengths, drafted, q, warp) if warp else q
+        return [drafted.cpu().numpy(), *(column.float().cpu().numpy() for column in (*signals, accepted))]
+
+    def _drafted(self, tokens: list[int], lengths: Sequence[int], warp: Warp | None) -> Iterator[_Step]:
+        _fork(self._draft, tokens, lengths)
+        fed = torch.tensor([tokens[length - 1] for length in lengths], device=self._pair.device)
+        for step in range(self._depth):
+            logits = self._draft.logits(fed.unsqueeze(1), [length - 1 + step for length in lengths])
+            logits = F.pad(logits, (0, self._pair.vocab_size - logits.shape[-1]), value=float("-inf"))
+            fed, q = self._choose(logits, warp)
+            signals = Signals(logits[:, 0], fed, PassInfo(head=self._head, embedding=self._draft.cache.embedding))
+            estimate = signals.read("acceptance") if self._head else [0.0] * len(lengths)
+            yield _Step(fed, q, *torch.tensor([signals.read("confidence"), signals.read("peak"), estimate]))
+
+    def _choose(self, logits: Tensor, warp: Warp | None) -> tuple[Tensor, Tensor]:
+        if warp is None:
+            chosen = logits[:, 0].argmax(-1)
+            return chosen, torch.ones(len(chosen))
+        q = warp(logits)[:, 0]
+        chosen = draw(q, torch.tensor(self._chance.random(len(q)), device=q.device))
+        return chosen, q.gather(1, chosen.unsqueeze(1)).squeeze(1)
+
+    def _accepted(self, tokens: list[int], lengths: Sequence[int], drafted: Tensor, q: Tensor, warp: Warp) -> Tensor:
+        """min(1, p ÷ q) of every drafted token: (B, G)."""
+        assert self._target is not None
+        _fork(self._target, tokens, lengths)
+        last = torch.tensor([[tokens[length - 1]] for length in lengths], device=self._pair.device)
+        logits = self._target.logits(torch.cat([last, drafted[:, :-1]], dim=1), [length - 1 for length in lengths])
+        p = warp(logits).gather(2, drafted.unsqueeze(2)).squeeze(2)
+        return (p / q).clamp(max=1.0)
+
+
+def _fork(decoder: Decoder, tokens: Sequence[int], lengths: Sequence[int]) -> None:
+    """Let row i's cache hold all but the last of the first ``lengths[i]`` tokens; the last row is the longest."""
+    decoder.prefill(0, tokens[: lengths[-1] - 1])
+    for row, length in enumerate(lengths[1:], start=1):
+        decoder.copy_row(0, row, length - 1)
+
+
+def _agreement(drafted: Ints, text: Ints) -> Floats:
+    """1 where a chain (n, G) still is the text, which may reach beyond its end; else 0."""
+    n, depth = drafted.shape
+    padded = np.concatenate([text, np.full(max(0, n + depth - len(text)), -1, np.int32)])
+    said = np.lib.stride_tricks.sliding_window_view(padded, depth)[:n]
+    return np.asarray((drafted == said).cumprod(axis=1), np.float32)

@@ -1,0 +1,152 @@
+"""How often language and topic of a prompt are guessed right, how well the unknown is known, and how fast."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import typer
+
+from benchmarks.router import topics
+from benchmarks.router.folder import KEPT, BenchSides, LabelledFolder
+from benchmarks.router.languages import MOST_SPOKEN, language_model, measure_languages
+from osd.bench.harness.options import JsonOption
+from osd.bench.harness.report import BenchResult
+from osd.bench.harness.turns import measure_all
+from osd.bench.harness.watch import Watch, note, watching
+from router.language import LanguageModel
+from router.language_file import save_languages
+from router.topic import TopicModel
+from storage.errors import BadBenchFile
+
+T = TypeVar("T")
+Figures = dict[str, float | None]
+PROMPTS, DISTILBERT_PROMPTS = 1000, 40
+TOKENS_A_WORD = 1.3
+"""Tokens of a word-piece vocabulary of 30,000, in English."""
+KEPT_PART = f"{KEPT:.0%} of --train, by SHA-256 of the English sentence or the prompt"
+
+
+def command(
+    train: Annotated[
+        Path,
+        typer.Option(
+            help="Folder with tatoeba, xquad, clinc150, banking77, mbxp as NAME.jsonl.gz or .jsonl; those that are "
+            "missing are left out.",
+            metavar="DIR",
+        ),
+    ],
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the same files to measure on. Default: 15 % of --train, chosen by a hash of the English "
+            "sentence or the prompt, which is then not learned from.",
+            metavar="DIR",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Only learn the languages of all tatoeba, and write the model here.", metavar="FILE"),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """How often language and topic of a prompt are guessed right, how well the unknown is known, and how fast.
+
+    Languages are learned from tatoeba (xquad and mbxp are only measured on), topics from clinc150 and banking77.
+
+    Example: `python -m benchmarks router --train ./data --json`
+    """
+    folder = LabelledFolder(train, note)
+    if out:
+        raise typer.Exit(keep_languages(folder, out).show(as_json=json))
+    with watching() as watch:
+        figures = bench_router(BenchSides(folder, LabelledFolder(test, note) if test else None), watch)
+    settings = {"languages_20": MOST_SPOKEN, "tested_on": "--test" if test else KEPT_PART}
+    tables = {"Language and topic": [{"figure": name, "value": value} for name, value in figures.items()]}
+    raise typer.Exit(BenchResult("router", settings, figures, tables, interrupted=watch.stopped).show(as_json=json))
+
+
+def keep_languages(folder: LabelledFolder, out: Path) -> BenchResult:
+    """Learn all sentences of the folder and write the model. Raises BadBenchFile without tatoeba."""
+    rows = folder.rows("tatoeba")
+    if not rows:
+        raise BadBenchFile(path=folder.path, reason="has no tatoeba.jsonl or tatoeba.jsonl.gz")
+    model = language_model(rows)
+    save_languages(model, out)
+    figures = {"languages": len(model.labels), "n_grams": model.ids.size, "bytes": out.stat().st_size}
+    return BenchResult("router", {"train": folder.path}, figures, files={"languages": out})
+
+
+def bench_router(sides: BenchSides, watch: Watch) -> Figures:
+    """Learn, guess and time; what cannot be measured with these files is left out."""
+    models: dict[str, Any] = {}
+
+    def languages() -> Figures:
+        models["languages"], found = measure_languages(sides)
+        return found
+
+    def intents() -> Figures:
+        models["topics"], found = topics.measure_intents(sides, "label")
+        return topics.figures(found)
+
+    def ten_topics() -> Figures:
+        found = topics.measure_intents(sides, "topic", calibrate=False)[1]
+        return {"topic_accuracy_clinc10": topics.accuracy(found)}
+
+    def never_seen() -> Figures:
+        found = topics.measure_intents(sides, "label", negatives=False, calibrate=False)[1]
+        return {"oos_auroc_never_seen": topics.auroc(found)}
+
+    steps: dict[str, Callable[[], Figures]] = {
+        "languages": languages, "10 topics": ten_topics, "150 intents": intents,
+        "150 intents, outside never seen": never_seen,
+        "77 banking intents": lambda: {"banking77_accuracy": topics.measure_banking(sides)},
+        "latency": lambda: measure_speed(sides, models["languages"], models["topics"]),
+    }  # fmt: skip
+    found: Figures = {}
+    for figures in measure_all(steps, lambda name: steps[name](), watch):
+        found |= figures
+    return found
+
+
+def measure_speed(sides: BenchSides, languages: LanguageModel | None, intents: TopicModel | None) -> Figures:
+    """Return microseconds a prompt to guess both, one prompt at a time, without threads; a DistilBERT's beside them."""
+    if not languages or not intents:
+        return {}
+    texts = [row.text for row in sides.unlearned("clinc150")[::7]][:PROMPTS]
+    taken = _microseconds(lambda text: (languages.predict(text), intents.predict(text)), [*texts[:50], *texts])[50:]
+    usual = float(np.median(taken))
+    beside, size = distilbert(texts)
+    return {
+        "latency_us_median": usual, "latency_us_p99": float(np.percentile(taken, 99)), "distilbert_us_median": beside,
+        "distilbert_million_parameters": size, "speedup_vs_distilbert": beside / usual,
+    }  # fmt: skip
+
+
+def distilbert(texts: Sequence[str]) -> tuple[float, float]:
+    """Return median microseconds a prompt, and millions of parameters, of a DistilBERT with random weights.
+
+    Batch 1, torch's own number of threads, as many tokens as the prompts would have; time to make tokens left out.
+    """
+    import torch
+    from transformers import DistilBertConfig, DistilBertModel
+
+    model = DistilBertModel(DistilBertConfig()).train(False)
+    size = sum(each.numel() for each in model.parameters()) / 1e6
+    lengths = [2 + round(TOKENS_A_WORD * len(text.split())) for text in texts[: DISTILBERT_PROMPTS + 5]]
+    with torch.inference_mode():
+        taken = _microseconds(lambda length: model(torch.randint(1000, 30000, (1, length))), lengths)
+    return median(taken[5:]), size
+
+
+def _microseconds(do: Callable[[T], object], what: Sequence[T]) -> list[float]:
+    taken = []
+    for each in what:
+        start = time.perf_counter_ns()
+        do(each)
+        taken.append((time.perf_counter_ns() - start) / 1000)
+    return taken

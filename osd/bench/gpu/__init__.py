@@ -1,1 +1,0 @@
-"""``osd bench gpu``: passes, rules and learning with models of real shapes and random weights."""

@@ -1,1 +1,0 @@
-"""`osd bench routes`: separate drafts against a single one, on traffic of several domains."""

@@ -1,1 +1,0 @@
-"""`python -m osd.bench vllm`."""
