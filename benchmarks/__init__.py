@@ -1,4 +1,6 @@
 """What osd is measured by, for those who work on it: `python -m benchmarks NAME` in a checkout; nothing imports it.
 
+The tag `laboratory` keeps experiments that are finished, with their benches.
+
 What a user measures with a pair of his own is `osd bench` (`osd/bench`), whose harness the benches here share.
 """

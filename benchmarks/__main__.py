@@ -22,16 +22,12 @@ COMMANDS = {
     "gpu": "benchmarks.gpu.command:gpu",
     "harvest": "benchmarks.harvest:command",
     "papers": "benchmarks.papers.command:papers",
-    "replay": "benchmarks.replay:command",
     "rounds": "benchmarks.rounds:command",
     "router": "benchmarks.router.bench:command",
     "routes": "benchmarks.routes.command:routes",
     "servers": "benchmarks.servers:command",
     "soak": "benchmarks.soak.bench:command",
-    "stats": "benchmarks.stats.bench:command",
-    "topk": "benchmarks.topk:command",
     "trees": "benchmarks.trees.command:trees",
-    "trigram": "benchmarks.trigram:command",
     "vllm": "benchmarks.vllm.bench:command",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,21 +14,27 @@ import numpy as np
 
 from benchmarks.trees.corpora import Knowledge, own_answers, read_texts
 from benchmarks.trees.decoding import DecodedText, decoder_of
-from benchmarks.trees.methods import ALONE, BY_NAME, TreesUnit, units_of
+from benchmarks.trees.methods import ALONE, BY_NAME, SEARCHES, TreesUnit, units_of
 from benchmarks.trees.result import BIN, UnitLine, summary
-from benchmarks.trigram import END, draft_times
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult, plain, save_json
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
 from osd.drafters.ngram.corpus_stats import table_stats
+from osd.drafters.ngram.counts import Index
 from osd.drafters.ngram.errors import BadCorpus
+from osd.drafters.ngram.maker import MakerSettings, NgramDrafter
+from osd.drafters.ngram.table import Table
 from osd.models.pair import Pair
 from storage.files.files import writing
 from storage.settings import Settings
 
 BENCH, ANSWERS, MEASURED = "bench.json", "answers.json", "measured.jsonl"
+END = 512
+"""Tokens of the text that a draft is timed on."""
+TIMED = 50
+"""Drafts whose median is told."""
 
 
 def bench_trees(
@@ -120,9 +127,22 @@ def add_text(figures: dict[str, Any], text: DecodedText) -> None:
 
 def _figures(lines: Sequence[UnitLine], known: Knowledge) -> dict[str, Any]:
     table, text = known.table(3), np.concatenate(known.texts[: END * 8])
-    times = {str(row["searches"]): row["us"] for row in draft_times(table, text, (1,))}
+    times = {str(searches): draft_us(table, text, searches) for searches in SEARCHES}
     figures = summary(lines, times, table_stats(table)["bytes_per_n_gram"])
     return figures | {"corpus": {"texts": len(known.texts), "tokens": known.tokens}}
+
+
+def draft_us(table: Table, tokens: Index, searches: int) -> float:
+    """Return the median microseconds of a tree; the text ends elsewhere every time."""
+    maker, seconds = NgramDrafter(table, MakerSettings(searches=searches)), []
+    place = maker.open(tokens[:END])
+    for turn in range(-1, TIMED):
+        tail = tokens[: END - max(0, turn) * 7 % (END // 2)]
+        begun = time.perf_counter()
+        maker.propose([place], [tail])
+        seconds += [time.perf_counter() - begun] if turn >= 0 else []
+    maker.close(place)
+    return round(float(np.median(seconds)) * 1e6, 1)
 
 
 def _tables(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

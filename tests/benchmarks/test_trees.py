@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks.trees.bench import TreesRun
 from benchmarks.trees.corpora import Knowledge
 from benchmarks.trees.methods import FROZEN, GREEDY, MCTS, METHODS, SHARES, units_of
 from benchmarks.trees.result import BIN, accept_length, by_context, by_corpus, faster, sampled
-from osd.cli.main import app
+from tests.benchmarks.conftest import Bench
 
 ASKED = ("How many days has a leap year?", "def add(a, b):", "Name three colours.", "SELECT all users")
 
@@ -31,20 +30,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return prompts, corpus
 
 
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["bench", "trees", *map(str, arguments)])
-
-
 @pytest.mark.slow
 def test_the_command_measures_compares_draws_and_goes_on(
-    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = [
         "--prompts", files[0], "--corpus", files[1], "--count", 2, "--max-tokens", 6, "--answers", 1,
         "--no-sensitivity", "--out", tmp_path / "out", "--json",
     ]  # fmt: skip
-    done = run(*asked)
-    assert done.exit_code == 0, done.output
+    done = bench("trees", *asked)
+    assert done.exit_code == 0, done.stderr
     line = json.loads(done.stdout.splitlines()[-1])["figures"]
     own = line["sets"]["asked"]
     assert list(own) == [method.name for method in METHODS] and line["identical"]
@@ -54,15 +49,15 @@ def test_the_command_measures_compares_draws_and_goes_on(
     assert {path.name for path in (tmp_path / "out").glob("*.png")} == {"trees.png", "trees-context.png"}
 
     monkeypatch.setattr(TreesRun, "measure", lambda *_: pytest.fail("it was measured before"))
-    again = json.loads(run(*asked).stdout.splitlines()[-1])["figures"]
+    again = json.loads(bench("trees", *asked).stdout.splitlines()[-1])["figures"]
     assert again["sets"] == line["sets"]
-    other = run(*asked[:-3], "--nodes", 9, *asked[-3:])
-    assert other.exit_code != 0 and "another run" in other.output
+    other = bench("trees", *asked[:-3], "--nodes", 9, *asked[-3:])
+    assert other.exit_code != 0 and "another run" in other.stderr
 
 
-def test_a_set_that_is_also_the_corpus_is_refused(files: tuple[Path, Path]) -> None:
-    done = run("--prompts", files[1], "--corpus", files[1])
-    assert done.exit_code != 0 and "know the answers" in done.output
+def test_a_set_that_is_also_the_corpus_is_refused(bench: Bench, files: tuple[Path, Path]) -> None:
+    done = bench("trees", "--prompts", files[1], "--corpus", files[1])
+    assert done.exit_code != 0 and "know the answers" in done.stderr
 
 
 def figures(tokens: int, passes: int, bins: dict[str, list[int]] | None = None) -> dict[str, Any]:

@@ -1,1 +1,0 @@
-"""``python -m benchmarks stats``: how long the questions of ``osd stats`` take over a year of counters."""
