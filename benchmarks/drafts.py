@@ -28,7 +28,7 @@ from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair, row_limit
 from osd.sequence import Completion
 from osd.server.start import choose_pair
-from router.foresight import TextScore, gain
+from router.throughput import TextScore, gain
 from storage.errors import BadSetting, ModelNotLoaded
 from storage.records import DEFAULT_DRAFT, Request, Route
 from storage.sampling import GREEDY, Sampling

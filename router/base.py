@@ -14,6 +14,20 @@ from storage.records import Outcome, Request, Route
 
 
 @dataclass(frozen=True, slots=True)
+class LabelGuess:
+    """A classifier's result for a text, such as its language or its topic."""
+
+    label: str | None
+    """The label; None where it is undecided."""
+    confidence: float
+    """Probability that the label, or the best one where it is undecided, is right, in [0, 1]."""
+    outside: float = 0.0
+    """Distance of the text from everything learned: the higher, the less likely any label is right. Unbounded."""
+    doubt: str = ""
+    """What speaks against the label, for people."""
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """A router's expectation of one draft for one request."""
 

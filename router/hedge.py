@@ -72,12 +72,6 @@ class Hedge:
         self._hand_round(SHARE)
         self.seen += 1
 
-    def forget(self, draft: str) -> None:
-        """Remove a draft."""
-        self._weights.pop(draft, None)
-        self._averages.pop(draft, None)
-        self._normalise()
-
     def _admit(self, losses: Mapping[str, float]) -> None:
         for draft in losses:
             if draft not in self._weights:

@@ -7,16 +7,24 @@ With C_fc occurrences of n-gram f in the texts of language c, T_c of all, V dist
 The first term of the sum is 0 where f was never seen in c, so the model is as sparse as its counts; the second is one
 number a language. n-grams that no language has are left out. A sum over n of them is divided by √n because they
 overlap: they are not n independent witnesses, and the prior would count for nothing beside them.
+
+In the model's file counts are stored as logarithms in a byte, within 2 % of each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from router.base import LabelGuess
 from router.features import Buckets, Features
-from router.language_text import readable
-from router.topic import TopicGuess
+from router.language_text import primary, readable
+from router.linear import insist, read_arrays, write_arrays
 
 FEATURES = Features(chars=(1, 2, 3, 4), words=True, digits=False, bits=20, limit=320)
 ALPHA = 0.02
@@ -58,8 +66,8 @@ class LanguageModel:
         self._base = np.log(ALPHA / (totals + ALPHA * ids.size))
         self._prior = PRIOR * np.log(shares)
 
-    def predict(self, text: str) -> TopicGuess:
-        """Detect the text's language, as :func:`router.language_tags.primary` spells it.
+    def predict(self, text: str) -> LabelGuess:
+        """Detect the text's language, as :func:`router.language_text.primary` spells it.
 
         None for a text without words, and where too few of its letters are known. A language that is hard to tell
         has a label and a low confidence.
@@ -68,15 +76,13 @@ class LanguageModel:
         buckets = FEATURES.into_buckets(hashes)
         rows = self._known(buckets)
         if not rows.size:
-            return TopicGuess(None, 0.0, 1.0)
+            return LabelGuess(None, 0.0, 1.0)
         known = float(np.count_nonzero(self._slots[buckets[: hashes[0].size]])) / hashes[0].size
         scores = self._scores(rows)
         sure = _certainty(scores * self.sharpness)
         if known < KNOWN:
-            return TopicGuess(None, sure * known, 1 - known)
-        return TopicGuess(self.labels[int(scores.argmax())], sure, 1 - known)
-
-    detect = predict
+            return LabelGuess(None, sure * known, 1 - known)
+        return LabelGuess(self.labels[int(scores.argmax())], sure, 1 - known)
 
     def scores(self, buckets: Buckets) -> NDArray[np.float64]:
         """Return the scores that confidence is computed from, shape (languages,); zeros where no n-gram is known."""
@@ -116,3 +122,119 @@ class LanguageModel:
 def _certainty(scores: NDArray[np.float64]) -> float:
     """Return the softmax probability of the best score."""
     return float(1 / np.exp(scores - scores.max()).sum())
+
+
+KIND = "osd-languages-1"
+WHAT = "a language model"
+STEPS = 25
+"""Levels of a count as it grows by a factor of e: 255 levels reach to 27,000."""
+SHIPPED = Path(__file__).parent / "data" / "languages.npz"
+PARTS = ("gaps", "lengths", "languages", "levels")
+
+
+def save_languages(model: LanguageModel, path: Path) -> None:
+    """Write a model as one file. Raises StoreWriteFailed."""
+    levels = np.minimum(np.round(np.log(model.counts) * STEPS), 255)
+    arrays: dict[str, NDArray[Any]] = {
+        "gaps": np.diff(model.ids, prepend=0).astype(np.uint32),
+        "lengths": np.diff(model.ends, prepend=0).astype(np.uint16),
+        "languages": model.languages.astype(np.uint8 if len(model.labels) <= 256 else np.uint16),
+        "levels": levels.astype(np.uint8),
+    }
+    facts = {"labels": model.labels, "shares": model.shares.tolist(), "sharpness": model.sharpness}
+    write_arrays(path, KIND, facts, arrays)
+
+
+def load_languages(path: Path) -> LanguageModel:
+    """Read a model. Raises ModelFileDamaged for a file that is missing, damaged, or of another kind."""
+    facts, arrays = read_arrays(path, KIND, WHAT)
+    whole = set(PARTS) <= set(arrays) and {"labels", "shares", "sharpness"} <= set(facts)
+    insist(path, WHAT, {"list of parts": whole})
+    gaps, lengths, languages, levels = (arrays[part] for part in PARTS)
+    shares = np.asarray(facts["shares"], np.float64)
+    insist(path, WHAT, _holds(facts, gaps, lengths, languages, levels, shares))
+    ids, ends = np.cumsum(gaps, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)
+    insist(path, WHAT, {"n-grams": ids[0] >= 0 and ids[-1] < 1 << FEATURES.bits, "counts": ends[-1] == levels.size})
+    counts = np.exp(levels / STEPS)
+    return LanguageModel(
+        tuple(facts["labels"]), ids, ends, languages.astype(np.int64), counts, shares, facts["sharpness"]
+    )
+
+
+def _holds(facts: dict[str, Any], *parts: NDArray[Any]) -> dict[str, bool]:
+    """Return the conditions that a file's parts must meet, beyond the format's."""
+    gaps, lengths, languages, levels, shares = parts
+    labels = facts["labels"]
+    return {
+        "labels": bool(labels) and all(isinstance(label, str) for label in labels) and len(set(labels)) == len(labels),
+        "shares": shares.shape == (len(labels),) and bool((shares > 0).all() and np.isfinite(shares).all()),
+        "sharpness": isinstance(facts["sharpness"], float) and 0 < facts["sharpness"] < 1000,
+        "n-grams": gaps.ndim == 1 and gaps.size > 0 and bool((gaps[1:] > 0).all()),
+        "lengths": lengths.shape == gaps.shape and bool((lengths > 0).all()),
+        "languages": languages.shape == levels.shape == (languages.size,)
+        and bool((languages < len(labels)).all()),
+    }  # fmt: skip
+
+
+@cache
+def shipped() -> LanguageModel:
+    """Load the model that comes with osd (router/data/README.md says what it was made of)."""
+    return load_languages(SHIPPED)
+
+
+TWICE = 2
+"""Minimum occurrences of an n-gram."""
+HELD_OUT = 10
+"""One text in this many is held out of a first model, to calibrate confidence."""
+FEW = 100
+"""Minimum held-out texts; below it confidence is not calibrated."""
+SHARPNESS = np.geomspace(0.05, 20, 60)
+
+
+def train_languages(texts: Sequence[str], languages: Sequence[str]) -> LanguageModel:
+    """Train a model on these texts; languages in any spelling of ISO 639. Deterministic.
+
+    Raises ValueError when the two differ in length, or when no n-gram occurs twice.
+    """
+    if len(texts) != len(languages):
+        raise ValueError(f"{len(texts)} texts and {len(languages)} languages")
+    names = [primary(language) for language in languages]
+    labels = tuple(sorted(set(names)))
+    places = np.searchsorted(labels, names)
+    found = [FEATURES.buckets(readable(text)) for text in texts]
+    kept = np.random.default_rng(0).permutation(len(texts)) % HELD_OUT == 0
+    sharpness = 1.0
+    if kept.sum() >= FEW:
+        first = _count(labels, [found[i] for i in np.flatnonzero(~kept)], places[~kept])
+        sharpness = _sharpness(first, [found[i] for i in np.flatnonzero(kept)], places[kept])
+    return _count(labels, found, places, sharpness)
+
+
+def _count(
+    labels: tuple[str, ...], found: list[NDArray[np.int64]], places: NDArray[np.int64], sharpness: float = 1.0
+) -> LanguageModel:
+    """Count n-grams by language, leaving out those that occur once."""
+    ids = np.concatenate(found)
+    owners = np.repeat(places, [each.size for each in found])
+    often = np.bincount(ids, minlength=1 << FEATURES.bits) >= TWICE
+    ids, owners = ids[often[ids]], owners[often[ids]]
+    if not ids.size:
+        raise ValueError("too few texts: no part of a word stands there twice")
+    pairs, counts = np.unique(ids * len(labels) + owners, return_counts=True)
+    rows, ends = np.unique(pairs // len(labels), return_counts=True)
+    shares = (np.bincount(places, minlength=len(labels)) + 1) / (len(places) + len(labels))
+    return LanguageModel(
+        labels, rows, np.cumsum(ends), pairs % len(labels), counts.astype(np.float64), shares, sharpness
+    )
+
+
+def _sharpness(model: LanguageModel, found: list[NDArray[np.int64]], places: NDArray[np.int64]) -> float:
+    """Return the sharpness that maximises the likelihood of held-out texts."""
+    scores = np.array([model.scores(buckets) for buckets in found])
+    truth = np.arange(len(places)), places
+
+    def likelihood(sharpness: float) -> float:
+        sharp = scores * sharpness
+        return float((sharp[truth] - np.logaddexp.reduce(sharp, axis=1)).mean())
+
+    return float(max(SHARPNESS, key=likelihood))

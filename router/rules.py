@@ -17,23 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from router.language_tags import primary
+from router.base import LabelGuess
+from router.language_text import primary
 from storage.records import Route
 from storage.routes.matches import KEYS, LISTS
 from storage.routes.patterns import Pattern
-
-PRECEDENCE = ("tenant", "pattern", "topic", "language")
-"""Order of conditions, unless the settings say otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class LabelGuess:
-    """A label and its confidence. The label is None where undecided; ``confidence`` is then the best guess's."""
-
-    label: str | None
-    confidence: float
-    doubt: str = ""
-    """What speaks against it, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +57,7 @@ class Contestant:
 class Rule:
     """One route's conditions, compiled. Raises BadPattern."""
 
-    def __init__(self, route: Route, precedence: Sequence[str] = PRECEDENCE) -> None:
+    def __init__(self, route: Route, precedence: Sequence[str]) -> None:
         self.route, self._precedence = route, precedence
         self.conditions = tuple(key for key in precedence if route.matches.get(key))
         self._lists = {key: frozenset(route.matches[key]) for key in LISTS if route.matches.get(key)}
@@ -135,14 +123,14 @@ class Rule:
 class Rules:
     """The rules of every route that matches something, the most specific first."""
 
-    def __init__(self, routes: Sequence[Route], precedence: Sequence[str] = PRECEDENCE) -> None:
+    def __init__(self, routes: Sequence[Route], precedence: Sequence[str]) -> None:
         rules = (Rule(route, precedence) for route in routes)
         self._rules = sorted((rule for rule in rules if rule.conditions), key=lambda rule: rule.rank)
 
     def __len__(self) -> int:
         return len(self._rules)
 
-    def look_at(self, key: str) -> bool:
+    def use(self, key: str) -> bool:
         """Return whether some rule uses a trait: language, topic, tenant or pattern."""
         assert key in KEYS
         return any(key in rule.conditions for rule in self._rules)

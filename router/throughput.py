@@ -25,6 +25,16 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
+class TextScore:
+    """A draft's acceptance on one text."""
+
+    alpha: float
+    """Accepted ÷ judged."""
+    judged: int
+    """Tokens that were accepted or rejected."""
+
+
+@dataclass(frozen=True, slots=True)
 class BestThroughput:
     """A draft's best throughput at one acceptance rate."""
 
@@ -41,6 +51,18 @@ def best_pace(alpha: float, costs: Costs) -> BestThroughput:
     ]
     gamma = max(range(len(rates)), key=rates.__getitem__)
     return BestThroughput(rates[gamma], gamma)
+
+
+def gain(alpha: float, costs: Costs) -> float:
+    """Return tokens a second at the best γ ÷ those of the target alone; at least 1, as γ may be 0."""
+    return best_pace(alpha, costs).tokens_per_s * costs.verify_ms[0] / 1e3
+
+
+def losses(seen: Sequence[TextScore], costs: Sequence[Costs]) -> list[float]:
+    """Return each draft's loss on one text: the share of the best draft's speed that it lacks, in [0, 1)."""
+    speeds = [gain(one.alpha, cost) / cost.verify_ms[0] for one, cost in zip(seen, costs, strict=True)]
+    best = max(speeds)
+    return [1 - speed / best for speed in speeds]
 
 
 def throughput(length: float, rounds: float, rho: float, costs: Costs, gamma: int) -> float:

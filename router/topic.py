@@ -1,38 +1,72 @@
-"""Topic classification of prompts, from examples taught one at a time, or many at once
-(:mod:`router.topic_training`)."""
+"""Topic classification of prompts, from examples taught at once (:mod:`router.topic_training`) or one at a time.
+
+A prompt's features are two families of n-grams, each of length 1, rare n-grams weighing more:
+
+    x_f = w d_f / √(Σ d²)  over the family's n-grams,   d_f = √(1 + ln((1 + N) / (1 + n_f)))
+
+with N prompts learned, n_f of them containing f (the root of the usual inverse document frequency), and w the family's
+weight. One vector of both families with a common length did worse by 0.9 points on 150 intents.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from router.features import Buckets
-from router.linear import Linear, Vector
-from router.linear_file import insist, read_arrays, write_arrays
-from router.topic_vector import SIZE, TopicVector, features_of
+from router.base import LabelGuess
+from router.features import Buckets, Features
+from router.linear import Linear, Vector, insist, read_arrays, write_arrays
+
+WORDS = Features(chars=(), words=True, pairs=True, bits=16)
+CHARS = Features(chars=(2, 3, 4), words=False, pairs=False, bits=17)
+WEIGHTS = (1.2, 1.0)
+SIZE = (1 << WORDS.bits) + (1 << CHARS.bits)
+"""Total number of features."""
+
+
+class TopicVector:
+    """Texts as sparse vectors, with the document frequency of each feature."""
+
+    def __init__(self) -> None:
+        self.texts = 0
+        self.holding = np.zeros(SIZE, np.uint32)
+
+    def of(self, text: str) -> tuple[Buckets, NDArray[np.float32]]:
+        """Return a text's features, with repeats, and their values; both empty for an empty text."""
+        ids = features_of(text)
+        return ids, self.values(ids)
+
+    def values(self, ids: Buckets) -> NDArray[np.float32]:
+        """Return the values of a text's features, those of words first, shape (n,)."""
+        rarity = 1 + np.log((1 + self.texts) / (1 + self.holding[ids]))
+        values: NDArray[np.float32] = np.sqrt(rarity, dtype=np.float32)
+        words = int(np.count_nonzero(ids < 1 << WORDS.bits))
+        if ids.size:
+            values[:words] *= WEIGHTS[0] / np.sqrt(rarity[:words].sum())
+            values[words:] *= WEIGHTS[1] / np.sqrt(rarity[words:].sum())
+        return values
+
+    def count(self, ids: Buckets) -> None:
+        """Count a learned text's features in the document frequencies."""
+        self.texts += 1
+        self.holding[np.unique(ids)] += np.uint32(1)
+
+
+def features_of(text: str) -> Buckets:
+    """Return a text's features with repeats, those of words before those of characters; empty for an empty text."""
+    return np.concatenate((WORDS.buckets(text), CHARS.buckets(text) + (1 << WORDS.bits)))
+
 
 KIND = "osd-topics-1"
 WHAT = "a topic model"
 UNTRAINED = (-1.0, 1.5, 2.5)
 """Calibration before there are examples to fit it with: a score of +0.5 that leads by 1.5 has confidence 0.96."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicGuess:
-    """A classifier's result for a text."""
-
-    label: str | None
-    """The label; None where it is undecided."""
-    confidence: float
-    """Probability that the label, or the best one where it is undecided, is right, in [0, 1]."""
-    outside: float = 0.0
-    """Distance of the text from everything learned: the higher, the less likely any label is right. Unbounded."""
 
 
 class TopicModel:
@@ -52,53 +86,34 @@ class TopicModel:
         """The topics, in the order in which they were first learned."""
         return tuple(self.linear.labels)
 
-    def predict(self, text: str) -> TopicGuess:
+    def predict(self, text: str) -> LabelGuess:
         """Predict the text's topic; None where no topic is learned, the text has no words, or the best one is
         unlikely."""
         best = self.best(text)
         return best if best.confidence >= self.least else replace(best, label=None)
 
-    predict_one = predict
-    """The same under the name that streaming libraries use."""
-
     def taught_in(self, topic: str) -> frozenset[str]:
         """Return the languages in which a topic was taught; empty where that is not known."""
         return frozenset(self.languages.get(topic, ()))
 
-    def best(self, text: str) -> TopicGuess:
+    def best(self, text: str) -> LabelGuess:
         """Return the likeliest topic however unlikely; None where no topic is learned or the text has no words."""
         ids, values = self.vector.of(text)
         if not ids.size or not self.labels:
-            return TopicGuess(None, 0.0, math.inf)
+            return LabelGuess(None, 0.0, math.inf)
         scores = self.linear.scores(ids, values)
         place = int(scores.argmax())
-        return TopicGuess(self.labels[place], confidence(*margins(scores), self.calibration), -float(scores[place]))
+        return LabelGuess(self.labels[place], confidence(*margins(scores), self.calibration), -float(scores[place]))
 
-    def learn(self, text: str, label: str | None) -> None:
-        """Learn one example; a new label becomes a topic, and None means that the text belongs to no topic.
-
-        A text without words teaches nothing.
-        """
-        self.learn_features(features_of(text), label)
-
-    def learn_features(self, ids: Buckets, label: str | None) -> None:
-        """Learn one example by its features, see :func:`router.topic_vector.features_of`."""
+    def learn_example(self, ids: Buckets, label: str | None) -> None:
+        """Learn one example by its features (:func:`features_of`); a new label becomes a topic, and None means that the
+        text belongs to no topic. A text without words teaches nothing."""
         if not ids.size:
             return
         if label is not None and label not in self.linear.labels:
             self.linear.add(label)
         self.vector.count(ids)
         self.linear.learn(ids, self.vector.values(ids), label)
-
-    learn_one = learn
-    """The same under the name that streaming libraries use."""
-
-    def forget(self, label: str) -> bool:
-        """Remove a topic; False when there is none of that name. The other topics' scores stay."""
-        if label not in self.linear.labels:
-            return False
-        self.linear.forget(label)
-        return True
 
     def save(self, path: Path) -> None:
         """Write the model as one file. Raises StoreWriteFailed."""

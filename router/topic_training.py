@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router.features import Buckets
-from router.topic import UNTRAINED, TopicModel, margins
-from router.topic_vector import features_of
+from router.topic import UNTRAINED, TopicModel, features_of, margins
 
 Examples = Sequence[tuple[Buckets, str | None]]
 """Features and label of each example; None belongs to no topic."""
@@ -79,7 +78,7 @@ def _strangers(examples: Examples, background: Sequence[Buckets]) -> list[Bucket
 def _one_by_one(examples: Examples) -> TopicModel:
     model = TopicModel()
     for ids, label in examples:
-        model.learn_features(ids, label)
+        model.learn_example(ids, label)
     return model
 
 

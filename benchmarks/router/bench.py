@@ -18,8 +18,7 @@ from osd.bench.harness.options import JsonOption
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch, note, watching
-from router.language import LanguageModel
-from router.language_file import save_languages
+from router.language import LanguageModel, save_languages
 from router.topic import TopicModel
 from storage.errors import BadBenchFile
 

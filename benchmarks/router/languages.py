@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.router.folder import BenchSides, Rows, fraction
-from router.language import LanguageModel
-from router.language_tags import primary
-from router.language_training import train_languages
+from router.language import LanguageModel, train_languages
+from router.language_text import primary
 
 ENGLISH = 1500
 """English sentences learned from: tatoeba's translations, of which there are as many as sentences of all languages."""

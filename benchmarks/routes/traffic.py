@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osd.bench.harness.prompts import choose
-from router.classifiers import spoken
-from router.language_file import shipped
+from router.classifier_models import spoken
+from router.language import shipped
 from storage.records import DEFAULT_DRAFT, Route
 from storage.store import Store
 from storage.versions.forks import fork

@@ -110,14 +110,14 @@ def evaluate(
 
 def router_for(here: CommandContext, store: Store) -> Router:
     """Return a server's router that detects language and topic even where no rule uses them."""
-    from router.make import builder
+    from router.live import builder
 
-    return builder(store, here.settings, look=True)(store.routes.plan())
+    return builder(store, here.settings.router, guess_all=True)(store.routes.plan())
 
 
 def look(here: CommandContext, store: Store, request: Request) -> tuple[Decision, dict[str, Any]]:
     """Return the decision, and the detected language and topic, whether or not they decided."""
-    from router.classifying import ClassifierRouter
+    from router.classifier import ClassifierRouter
 
     router = router_for(here, store)
     decision = router.route(request)

@@ -43,7 +43,7 @@ def teach(
     """
     if (file is None) == (text is None) or (text is not None and topic is None):
         raise typer.BadParameter("give a TOPIC and a TEXT, or --file with or without a TOPIC")
-    from router.classifiers import prepare
+    from router.classifier_models import prepare
 
     pairs = [(str(topic), text)] if text is not None else list(read_examples(file or Path(), topic))
     with surroundings(ctx).store() as store:
@@ -76,7 +76,7 @@ def forget(
     as_json: JsonOption = False,
 ) -> None:
     """Delete a topic's examples, and the models that were made of them; servers learn the rest anew."""
-    from router.classifiers import prepare
+    from router.classifier_models import prepare
     from storage.errors import UnknownTopic
 
     with surroundings(ctx).store() as store:
@@ -125,7 +125,7 @@ def import_routes(
     as_json: JsonOption = False,
 ) -> None:
     """Add and change routes, pins and examples from a file: all of them, or nothing when something is wrong."""
-    from router.classifiers import prepare
+    from router.classifier_models import prepare
     from storage.routes.route_files import read
 
     wanted = read(source)

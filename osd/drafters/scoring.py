@@ -24,7 +24,7 @@ from osd.models.decoder import Decoder
 from osd.models.lora.bank import AdapterRows
 from osd.sequence import Completion, SequenceState
 from osd.verification.warping import Warp
-from router.foresight import TextScore
+from router.throughput import TextScore
 from storage.sampling import Sampling
 
 WAITING = 64

@@ -25,7 +25,7 @@ from osd.models.pair import Pair
 from osd.models.target_only import has_draft
 from osd.recording.recorder import Recorder
 from router.base import Router
-from router.make import make_router
+from router.live import make_router
 from router.throughput import Costs
 from storage.records import DEFAULT_DRAFT, DEFAULT_ROUTE
 from storage.settings import Settings
@@ -72,7 +72,7 @@ def serving(
         stack.callback(recorder.close)
         known: list[Engine] = []
         if router is None:
-            router = make_router(store, settings, lambda name: _costs(known, name))
+            router = make_router(store, settings.router, lambda name: _costs(known, name))
             stack.callback(router.close)
         proposer = stack.enter_context(proposer_of(pair, settings, store))
         known.append(

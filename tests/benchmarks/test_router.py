@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.router.folder import BenchSides, LabelledFolder, fraction, is_kept
-from router.language_file import load_languages
+from router.language import load_languages
 
 WORDS = {
     "de": ("der Hund die Katze das Haus", "läuft schläft wartet steht", "heute morgen wieder nicht"),

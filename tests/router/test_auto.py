@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from router import asking
+from router import draft_predictor
 from router.auto import AutoRouter, By
 from router.fixed import FixedRouter
-from router.foresight import TextScore
-from router.throughput import Costs
+from router.throughput import Costs, TextScore
 from storage.records import Outcome, Request, Route
+from storage.settings import RouterSettings
 
 VERIFY_MS = [3.2 + 0.12 * g for g in range(13)]
 COSTS = {"small": Costs(0.5, VERIFY_MS), "large": Costs(1.0, VERIFY_MS)}
 KINDS = {"chat": ([1, 2, 3, 4], {"small": 0.6, "large": 0.62}), "law": ([50, 60, 70, 80], {"small": 0.1, "large": 0.8})}
 
 
-def make(by: By, routes: tuple[str, ...] = ("default",)) -> AutoRouter:
-    return AutoRouter(FixedRouter([Route(name, "small", candidates=("large",)) for name in routes]), COSTS.get, by=by)
+def make(by: By, routes: tuple[str, ...] = ("default",), folder: Path | None = None) -> AutoRouter:
+    fixed = FixedRouter([Route(name, "small", candidates=("large",)) for name in routes])
+    return AutoRouter(fixed, COSTS.get, RouterSettings(choose_by=by), folder)
 
 
 def outcome(draft: str, alpha: float, request: Request, judged: int = 60) -> Outcome:
@@ -102,7 +104,8 @@ def test_it_follows_a_draft_that_has_learned() -> None:
 
 
 def test_before_costs_are_known_the_routes_own_draft_serves() -> None:
-    router = AutoRouter(FixedRouter([Route("default", "small", candidates=("large",))]), lambda _: None, warm_up=0)
+    fixed = FixedRouter([Route("default", "small", candidates=("large",))])
+    router = AutoRouter(fixed, lambda _: None, RouterSettings(choose_warm_up=0))
     request = Request((1, 2))
     assert router.choose(request, router.route(request), None).draft == "small"
 
@@ -111,14 +114,14 @@ def test_what_is_never_scored_is_forgotten() -> None:
     router = make("both")
     for i in range(5_000):
         router.choose(request := Request((i % 50,)), router.route(request), None)
-    assert len(router._asked) <= 4096
+    assert len(router._pending) <= 4096
 
 
 def test_a_prompt_is_not_looked_at_where_the_weights_lead(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is learned from all the same, later: after as many requests the same is known, but for the order."""
     seen: dict[int, dict[str, int]] = {}
-    for later in (1, asking.LATER):
-        monkeypatch.setattr(asking, "LATER", later)
+    for later in (1, draft_predictor.TOGETHER):
+        monkeypatch.setattr(draft_predictor, "TOGETHER", later)
         router = make("both", tuple(KINDS))
         taken = [serve(router, "law", score=i < 60, route="law", seed=i) for i in range(90)]
         assert set(taken[60:]) == {"large"}
@@ -126,8 +129,8 @@ def test_a_prompt_is_not_looked_at_where_the_weights_lead(monkeypatch: pytest.Mo
         decision = router.choose(request, router.route(request), 20.0)
         assert decision.estimates == () and "large: best on this route" in decision.reason
         router.close()
-        assert sum(bool(asked.tokens) for asked in router._asked.values()) == 1, "the others are let go"
-        seen[later] = {draft: router._prompts.seen(draft) for draft in COSTS}
-        alphas = {each.draft: each.alpha for each in router._prompts.look(router._asked[request.id])}
+        assert sum(bool(pending.tokens) for pending in router._pending.values()) == 1, "the others are let go"
+        seen[later] = {draft: router._predictors.seen(draft) for draft in COSTS}
+        alphas = {each.draft: each.alpha for each in router._predictors.estimates(router._pending[request.id])}
         assert alphas == {"small": pytest.approx(0.1, abs=0.02), "large": pytest.approx(0.8, abs=0.02)}
-    assert seen[1] == seen[asking.LATER] == {"small": 60, "large": 90}
+    assert seen[1] == seen[draft_predictor.TOGETHER] == {"small": 60, "large": 90}

@@ -9,29 +9,23 @@ import pytest
 
 from router.auto import AutoRouter
 from router.base import Router
-from router.book import LiveRouter
-from router.classifying import ClassifierRouter
+from router.classifier import ClassifierRouter
 from router.fixed import FixedRouter
-from router.pinned import PinnedRouter
+from router.live import LiveRouter
 from router.throughput import Costs
 from storage.settings import load_settings
 from storage.store import open_store
 from tests.router.checks import CHECKS, ROUTES, Make
-from tests.router.words import LANGUAGES, TOPICS
+from tests.router.words import Known, classifier
 from tests.storage.make import add_root
-
-
-def classifier() -> ClassifierRouter:
-    return ClassifierRouter(ROUTES, languages=LANGUAGES, topics=TOPICS)
-
 
 ROUTERS: dict[str, Make] = {
     "fixed": lambda: FixedRouter(ROUTES),
-    "pinned": lambda: PinnedRouter(ROUTES, {"somebody else": "sql"}),
-    "classifier": classifier,
-    "classifier without models": lambda: ClassifierRouter(ROUTES),
-    "auto": lambda: AutoRouter(classifier(), lambda _: Costs(1.0, [4.0, 4.5, 5.0, 5.5])),
-    "auto before costs are known": lambda: AutoRouter(classifier(), lambda _: None),
+    "pinned": lambda: FixedRouter(ROUTES, {"somebody else": "sql"}),
+    "classifier": lambda: classifier(ROUTES),
+    "classifier without models": lambda: classifier(ROUTES, None),
+    "auto": lambda: AutoRouter(classifier(ROUTES), lambda _: Costs(1.0, [4.0, 4.5, 5.0, 5.5])),
+    "auto before costs are known": lambda: AutoRouter(classifier(ROUTES), lambda _: None),
 }
 
 
@@ -45,7 +39,7 @@ def live(tmp_path: Path) -> Iterator[Make]:
         opened: list[LiveRouter] = []
 
         def make() -> Router:
-            opened.append(LiveRouter(store, lambda plan: ClassifierRouter(plan.routes, topics=TOPICS), 60.0))
+            opened.append(LiveRouter(store, lambda plan: ClassifierRouter(plan, Known(None)), 60.0))
             return opened[-1]
 
         yield make

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.auto import AutoRouter
-from router.keeping import FILE, RouterStateKeeper
+from router.auto import FILE, AutoRouter
 from router.prompt_vector import COMMON
 from storage.records import Request
 from tests.router.test_auto import KINDS, make, serve
@@ -17,8 +16,7 @@ from tests.router.test_auto import KINDS, make, serve
 
 def taught(folder: Path, requests: int = 80) -> AutoRouter:
     """A router that has learned and was closed."""
-    router = make("both")
-    router.keeper = RouterStateKeeper(router, folder)
+    router = make("both", folder=folder)
     for i in range(requests):
         serve(router, list(KINDS)[i % 2], score=True, seed=i)
     router.close()
@@ -26,8 +24,8 @@ def taught(folder: Path, requests: int = 80) -> AutoRouter:
 
 
 def reopened(folder: Path) -> AutoRouter:
-    router = make("both")
-    RouterStateKeeper(router, folder).close()
+    router = make("both", folder=folder)
+    router.close()
     return router
 
 
@@ -43,8 +41,7 @@ def test_a_router_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_only_common_tokens_are_kept_and_nothing_of_requests_that_must_not_be_learned_from(tmp_path: Path) -> None:
-    router = make("both")
-    router.keeper = RouterStateKeeper(router, tmp_path)
+    router = make("both", folder=tmp_path)
     for learn in (True, False):
         for i in range(COMMON):
             request = Request((7 if learn else 8, 1000 + i), learn=learn)

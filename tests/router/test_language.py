@@ -9,11 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from router.language import ALPHA, FEATURES, PRIOR, LanguageModel
-from router.language_file import load_languages, save_languages, shipped
-from router.language_tags import TWO_LETTERS, primary
-from router.language_text import prose, readable
-from router.language_training import train_languages
+from router.language import (
+    ALPHA,
+    FEATURES,
+    PRIOR,
+    LanguageModel,
+    load_languages,
+    save_languages,
+    shipped,
+    train_languages,
+)
+from router.language_text import TWO_LETTERS, primary, prose, readable
 from storage.errors import ModelFileDamaged
 
 SENTENCES = [
@@ -45,7 +51,7 @@ def small() -> LanguageModel:
     ],
 )
 def test_the_shipped_model_knows_a_question(text: str, language: str) -> None:
-    guess = shipped().detect(text)
+    guess = shipped().predict(text)
     assert guess.label == language and guess.confidence > 0.6
 
 
@@ -140,7 +146,7 @@ def test_half_a_file_is_refused(tmp_path: Path, cut: int) -> None:
 
 
 def test_parts_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
-    from router.linear_file import read_arrays, write_arrays
+    from router.linear import read_arrays, write_arrays
 
     path = tmp_path / "languages.npz"
     save_languages(small(), path)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from router.classifiers import learn_topics, spoken
-from router.classifying import ClassifierRouter
-from router.language_file import shipped
+from router.classifier_models import learn_topics, spoken
+from router.language import shipped
 from storage.records import Request, Route
+from tests.router.words import Known, classifier
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 TAUGHT = 100
@@ -48,9 +48,7 @@ def test_prompts_in_an_untaught_language_pass_by(
     model = learn_topics(examples)
     model.languages = spoken(examples, shipped())
     rules = [Route(topic, matches={"topic": [topic]}) for topic in topics]
-    router = ClassifierRouter(
-        [Route(), *rules, Route("native", matches={"language": [language]})], languages=shipped(), topics=model
-    )
+    router = classifier([Route(), *rules, Route("native", matches={"language": [language]})], Known(shipped(), model))
     found = [router.route(Request((), text=text)).name for text in prompts(*strangers, count=150)]
     assert sum(name in topics for name in found) <= 0.03 * len(found)
     assert found.count("native") >= 0.9 * len(found)

@@ -6,18 +6,18 @@ import itertools
 
 import pytest
 
-from router.classifying import ClassifierRouter
+from router.base import LabelGuess
+from router.classifier import ClassifierRouter
 from storage.errors import BadPattern
 from storage.records import Request, Route
-from tests.router.words import LANGUAGES, TOPICS, Words
+from tests.router.words import LANGUAGES, TOPICS, Known, Words, classifier
 
 GERMAN = "Wie geht es?"
 SQL = "SELECT 1"
 
 
 def ask(routes: list[Route], text: str | None, pins: dict[str, str] | None = None, **facts: str) -> tuple[str, float]:
-    router = ClassifierRouter([Route(), *routes], pins, languages=LANGUAGES, topics=TOPICS)
-    decision = router.route(Request((1,), text=text, **facts))  # type: ignore[arg-type]
+    decision = classifier([Route(), *routes], pins=pins).route(Request((1,), text=text, **facts))  # type: ignore[arg-type]
     return decision.name, decision.confidence
 
 
@@ -29,13 +29,11 @@ def test_guesses_send_requests_to_routes() -> None:
 
 
 def test_an_unsure_guess_takes_the_default_and_says_how_sure() -> None:
-    router = ClassifierRouter([Route(), Route("sql", matches={"topic": ["sql"]})], topics=TOPICS)
-    decision = router.route(Request((1,), text="perhaps"))
+    routes, asked = [Route(), Route("sql", matches={"topic": ["sql"]})], Request((1,), text="perhaps")
+    decision = classifier(routes).route(asked)
     assert (decision.name, decision.confidence, decision.topic) == ("default", 0.6, None)
     assert decision.reason == "unsure: topic=sql at 0.40, 0.50 needed"
-    assert ClassifierRouter([Route(), Route("sql", matches={"topic": ["sql"]})], topics=TOPICS, least=0.4).route(
-        Request((1,), text="perhaps")
-    ).name == "sql"  # fmt: skip
+    assert classifier(routes, min_confidence=0.4).route(asked).name == "sql"
 
 
 def test_how_sure_a_default_is() -> None:
@@ -95,13 +93,11 @@ def test_equally_specific_rules_go_by_name() -> None:
 
 def test_only_what_rules_ask_for_is_looked_at() -> None:
     class Refusing(Words):
-        def detect(self, text: str) -> object:
+        def predict(self, text: str) -> LabelGuess:
             raise AssertionError("nobody asked for this")
 
-        predict = detect
-
     def router(*routes: Route) -> ClassifierRouter:
-        return ClassifierRouter([Route(), *routes], languages=Refusing({}), topics=Refusing({}))  # type: ignore[arg-type]
+        return classifier([Route(), *routes], Known(Refusing({}), Refusing({})))
 
     for routes in ([], [Route("acme", matches={"tenant": ["acme"]})], [Route("named")]):
         assert not router(*routes).reads_text
@@ -111,13 +107,13 @@ def test_only_what_rules_ask_for_is_looked_at() -> None:
 
 
 def test_looking_where_no_rule_asks() -> None:
-    router = ClassifierRouter([Route()], languages=LANGUAGES, topics=TOPICS, look=True)
+    router = classifier([Route()], guess_all=True)
     decision = router.route(Request((1,), text=f"{SQL} {GERMAN}"))
     assert (decision.name, decision.language, decision.topic) == ("default", "de", "sql")
 
 
 def test_a_former_name_leads_to_the_route() -> None:
-    router = ClassifierRouter([Route(), Route("new")], aliases={"old": "new"})
+    router = classifier([Route(), Route("new")], aliases={"old": "new"})
     assert router.route(Request((1,), route="old")).name == "new"
 
 
@@ -128,7 +124,7 @@ def test_patterns_are_found_in_any_text() -> None:
     assert ask(routes, "\ud800 func \udfff") == ("p", 1.0)
     assert ask(routes, "x" * 30_000 + " func") == ("default", 1.0)  # beyond what is searched
     with pytest.raises(BadPattern):
-        ClassifierRouter([Route("p", matches={"pattern": "("})])
+        classifier([Route("p", matches={"pattern": "("})])
 
 
 def test_a_pattern_that_would_stop_a_backtracking_engine_does_not_stop_this_one() -> None:
@@ -146,12 +142,7 @@ def test_precedence_can_be_set() -> None:
     routes = [Route("sql", matches={"topic": ["sql"]}), Route("german", matches={"language": ["de"]})]
     text = f"{GERMAN} {SQL}"
     assert ask(routes, text)[0] == "sql"
-    router = ClassifierRouter(
-        [Route(), *routes],
-        languages=LANGUAGES,
-        topics=TOPICS,
-        precedence=("tenant", "pattern", "language", "topic"),
-    )
+    router = classifier([Route(), *routes], precedence=("tenant", "pattern", "language", "topic"))
     assert router.route(Request((1,), text=text)).name == "german"
 
 
@@ -164,7 +155,7 @@ def test_a_contest_names_what_matched_and_lost_and_why() -> None:
         Route("wide", matches={"topic": ["sql", "go"]}),
         Route("other", matches={"topic": ["sql"]}),
     ]
-    router = ClassifierRouter([Route(), *routes], languages=LANGUAGES, topics=TOPICS)
+    router = classifier([Route(), *routes])
     contest = {each.route: (each.holds, each.why) for each in router.contest(Request((1,), text=f"{GERMAN} {SQL}"))}
     assert next(iter(contest)) == "other"
     assert contest == {
@@ -181,11 +172,7 @@ def test_a_contest_names_what_matched_and_lost_and_why() -> None:
     assert won[0].route == "acme" and won[1].why == "topic=sql; but acme has more conditions"
 
 
-class TaughtInEnglish(Words):
-    """Topics whose examples were English."""
-
-    def taught_in(self, topic: str) -> frozenset[str]:
-        return frozenset({"en"})
+ENGLISH = frozenset({"en"})
 
 
 @pytest.mark.parametrize(
@@ -199,19 +186,17 @@ class TaughtInEnglish(Words):
     ],
 )
 def test_a_language_that_was_not_taught_never_raises_a_topic(text: str, sure: float, route: str) -> None:
-    topics = TaughtInEnglish({**TOPICS.table, "1 + 2": ("go", 0.9)})
+    topics = Words({**TOPICS.table, "1 + 2": ("go", 0.9)}, ENGLISH)
     languages = Words({**LANGUAGES.table, "The": ("en", 0.99)})
     routes = [Route("sql", matches={"topic": ["sql"]}), Route("finnish", matches={"language": ["fi"]})]
-    router = ClassifierRouter(
-        [Route(), *routes, Route("go", matches={"topic": ["go"]})], languages=languages, topics=topics
-    )
+    router = classifier([Route(), *routes, Route("go", matches={"topic": ["go"]})], Known(languages, topics))
     assert router.traits(Request((1,), text=text)).topic.confidence == pytest.approx(sure)
     assert router.route(Request((1,), text=text)).name == route
 
 
 def test_an_untaught_language_is_named_as_the_reason() -> None:
     routes = [Route("sql", matches={"topic": ["sql"]})]
-    router = ClassifierRouter([Route(), *routes], languages=LANGUAGES, topics=TaughtInEnglish(TOPICS.table))
+    router = classifier([Route(), *routes], Known(LANGUAGES, Words(TOPICS.table, ENGLISH)))
     decision = router.route(Request((1,), text="Wie SELECT"))
     assert decision.reason == "unsure: topic=sql at 0.08, 0.50 needed (it was taught in en, and this is de)"
     assert decision.topic is None

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from router.linear import CONSTANT, Linear
-from router.topic import TopicModel, confidence, margins
+from router.topic import TopicModel, confidence, features_of, margins
 from router.topic_training import train_topics
-from router.topic_vector import features_of
 from storage.errors import ModelFileDamaged, StoreWriteFailed
 
 WORDS = {
@@ -48,8 +47,8 @@ def trained() -> TopicModel:
 def test_learning_one_at_a_time_gets_better() -> None:
     model, right = TopicModel(), []
     for text, label in zip(*examples(300), strict=True):
-        right.append(model.predict_one(text).label == label)
-        model.learn_one(text, label)
+        right.append(model.predict(text).label == label)
+        model.learn_example(features_of(text), label)
     assert not right[0] and sum(right[:20]) < sum(right[-20:]) and sum(right[-100:]) >= 95
     assert set(model.labels) == set(WORDS)
 
@@ -64,7 +63,7 @@ def test_one_more_example_moves_a_trained_model() -> None:
     text = "prune the roses and water the seedlings"
     assert model.predict(text).label is None
     for example in ("when to prune roses", "water seedlings daily", "plant the seedlings", "the roses have greenfly"):
-        model.learn(example, "garden")
+        model.learn_example(features_of(example), "garden")
     assert model.predict(text).label == "garden"
     assert share(model, *examples(200, seed=1)) >= 0.95
 
@@ -72,7 +71,7 @@ def test_one_more_example_moves_a_trained_model() -> None:
 def test_an_example_of_no_topic_makes_unsure() -> None:
     model, text = train_topics(*examples(300)), "museum of the mortgage"
     before = model.best(text)
-    model.learn(text, None)
+    model.learn_example(features_of(text), None)
     after = model.best(text)
     assert after.confidence < before.confidence and after.outside > before.outside
 
@@ -81,7 +80,7 @@ def test_an_example_of_no_topic_makes_unsure() -> None:
 def test_a_text_without_words_has_no_topic_and_teaches_nothing(trained: TopicModel, text: str) -> None:
     assert trained.predict(text).label is None and trained.predict(text).confidence == 0
     model = TopicModel()
-    model.learn(text, "cooking")
+    model.learn_example(features_of(text), "cooking")
     assert model.labels == () and model.vector.texts == 0
 
 
@@ -117,17 +116,6 @@ def test_without_examples_of_no_topic_a_text_of_another_kind_is_still_unsure() -
     assert np.mean([model.best(text).confidence for text in others]) > 0.8 and share(model, others, of) > 0.95
 
 
-def test_a_forgotten_topic_is_never_guessed_and_the_others_stay() -> None:
-    model = train_topics(*examples(300))
-    scores = {text: model.linear.scores(*model.vector.of(text)) for text in examples(20, seed=5)[0]}
-    assert model.forget("travel") and not model.forget("travel")
-    assert model.labels == ("cooking", "money")
-    for text, before in scores.items():
-        np.testing.assert_array_equal(model.linear.scores(*model.vector.of(text)), before[[0, 1]])
-    model.learn("flight and hotel", "travel")
-    assert model.labels == ("cooking", "money", "travel")
-
-
 def test_the_same_examples_make_the_same_model_and_the_same_file(tmp_path: Path) -> None:
     for name in ("a", "b"):
         train_topics(*examples(120)).save(tmp_path / name)
@@ -142,7 +130,7 @@ def test_a_saved_model_answers_and_learns_as_before(trained: TopicModel, tmp_pat
     for text in [*examples(50, seed=6)[0], "zxq vvkw", ""]:
         one, other = trained.predict(text), loaded.predict(text)
         assert one.label == other.label and one.confidence == pytest.approx(other.confidence, abs=2e-3)
-    loaded.learn("prune roses", "garden")
+    loaded.learn_example(features_of("prune roses"), "garden")
     loaded.save(path)
     assert "garden" in TopicModel.load(path).labels
     assert [each.name for each in path.parent.iterdir()] == ["topics.npz"]
@@ -188,7 +176,7 @@ def test_other_files_are_refused(trained: TopicModel, tmp_path: Path) -> None:
 
 
 def test_parts_that_do_not_fit_together_are_refused(trained: TopicModel, tmp_path: Path) -> None:
-    from router.linear_file import read_arrays, write_arrays
+    from router.linear import read_arrays, write_arrays
 
     path = tmp_path / "topics.npz"
     trained.save(path)

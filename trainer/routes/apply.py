@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from router.classifiers import prepare
+from router.classifier_models import prepare
 from storage.errors import BadInput, DuplicateRoute, WrongState
 from storage.insights.drift_advice import drift_advice
 from storage.records import Route

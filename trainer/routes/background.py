@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from osd.models.tokenizer import load_tokenizer
-from router.topic_vector import features_of
+from router.topic import features_of
 from storage.errors import OsdError, UnknownDraft
 from storage.routes.background import Features
 from storage.store import Store

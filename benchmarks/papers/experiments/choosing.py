@@ -1,7 +1,7 @@
 """On-the-fly adaptation's Tables 2 and 13 and Theorem 3: a draft for each prompt, chosen by what is expected of it.
 
-The router's own regression (router/asking.py) learns both drafts' acceptance from some prompts of each data set, then
-names a draft for each of the others.
+The router's own regression (router/draft_predictor.py) learns both drafts' acceptance from some prompts of each data
+set, then names a draft for each of the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.papers.experiments.two_drafts import (
     learned_first,
     two_drafts,
 )
-from router.asking import Asked, Expect, Prompts
+from router.draft_predictor import DraftPredictors, Expect, PendingRequest
 from router.throughput import larger_pays
 
 DIMENSIONS = (4, 8, 10, 12, 16)
@@ -39,16 +39,16 @@ def measured(drafts: Drafts) -> Mask:
 def takes_larger(drafts: Drafts, dimensions: int, expect: Expect) -> Mask:
     """Return for each text that counts whether the router names the larger draft."""
     costs = {name: draft.costs for name, draft in drafts.items()}
-    prompts = Prompts(costs.get, dimensions, expect, threading.Lock())
+    predictors = DraftPredictors(costs.get, dimensions, expect, threading.Lock())
     picks, counts = [], measured(drafts)
     for number in np.argsort(counts, kind="stable").tolist():
         text = drafts[SMALL_DRAFT].texts.texts[number]
-        asked = Asked(text.prompt.tolist(), True, None, "default", tuple(drafts))
-        prompts.look(asked)
+        pending = PendingRequest(text.prompt.tolist(), True, None, "default", tuple(drafts))
+        predictors.estimates(pending)
         if counts[number]:
-            picks.append(asked.followed == LARGE_DRAFT)
+            picks.append(pending.followed == LARGE_DRAFT)
         else:
-            prompts.compare(asked, {name: draft.score(number) for name, draft in drafts.items()}, costs)
+            predictors.add_scores(pending, {name: draft.score(number) for name, draft in drafts.items()}, costs)
     return np.array(picks)
 
 

@@ -34,8 +34,7 @@ from osd.models.small_draft import cut
 from osd.models.weights import read_weights
 from osd.models.writing import write_full
 from osd.prompts import encode
-from router.foresight import TextScore
-from router.throughput import Costs
+from router.throughput import Costs, TextScore
 from storage.files.files import writing
 from storage.replay.exports import write_export
 from storage.sampling import GREEDY

@@ -31,7 +31,7 @@ from osd.server.upstream.replica import UpstreamReplica
 from osd.server.upstream.watch import UpstreamWatch
 from osd.server.workers.peers import Peers, WorkerLoad
 from osd.server.workers.presence import Presence
-from router.make import live_router
+from router.live import live_router
 from storage.access.workers import WorkerState
 from storage.settings import Settings
 from storage.store import Store
@@ -119,7 +119,7 @@ class UpstreamRunning:
 async def opened(settings: Settings, store: Store, ring: KeyRing, peers: Peers | None) -> AsyncIterator[UpstreamHost]:
     """Open what a front needs: the client of its replicas, and its router. Raises BadSetting, StoreError."""
     headers = upstream_headers(settings.upstream)
-    router = live_router(store, settings)
+    router = live_router(store, settings.router)
     try:
         async with upstream_client(settings.upstream) as client:
             pool, meters = ReplicaPool(settings.server.model), Meters(CollectorRegistry())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router.classifiers import learned_topics, model_folder
+from router.classifier_models import learned_topics, model_folder
 from storage.records import Route
 from tests.osd.cli.conftest import Filled
 from tests.osd.cli.test_router import routed, said_json, state  # noqa: F401  (routed is a fixture)

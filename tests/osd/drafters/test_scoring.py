@@ -19,10 +19,10 @@ from osd.verification.warping import Warp
 from router.auto import AutoRouter
 from router.base import Decision
 from router.fixed import FixedRouter
-from router.foresight import TextScore
-from router.throughput import Costs
+from router.throughput import Costs, TextScore
 from storage.records import Outcome, Request, Route
 from storage.sampling import Sampling
+from storage.settings import RouterSettings
 from tests.support.adapters import LINEAR, adapt, let_in, lora, read, save
 from tests.support.models import model_of, noisy, prompts, random_pair
 from tests.support.settings import settings_of
@@ -151,7 +151,7 @@ def test_the_router_learns_from_what_is_served_which_draft_is_worth_more(tmp_pat
     pair = random_pair("llama", noise=1.0)
     routes = FixedRouter([Route("default", "default", candidates=("good",))])
     costs = Costs(0.1, [1.0 + 0.01 * gamma for gamma in range(9)])  # of the engine they would differ from run to run
-    router = AutoRouter(routes, lambda _: costs, warm_up=4)
+    router = AutoRouter(routes, lambda _: costs, RouterSettings(choose_warm_up=4))
     made = Engine(pair, settings_of(serve__max_length=96, gamma__rule="fixed", serve__max_batch=2), router=router)
     let_in(made, "good", model_of(noisy(pair.target.module, 0.01, seed=9)))
     for prompt in prompts(24, seed=6):

@@ -8,11 +8,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from router.classifiers import Classifiers
-from router.topic_vector import features_of
-from storage.records import Route
-from storage.routes.routes import RoutePlan
-from storage.settings import load_settings
+from router.classifier_models import ClassifierModels
+from router.topic import features_of
+from storage.settings import RouterSettings
 from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep
 from trainer.routes.background import LEAST, TopicBackground
@@ -88,14 +86,13 @@ def test_what_is_kept_is_no_text_and_ends_with_its_request(drafted: Store, domai
 
 
 def test_servers_learn_topics_anew_from_it(drafted: Store, domains: Domains) -> None:
-    plan = RoutePlan((Route(), Route("sql", matches={"topic": ["sql"]})))
-    classifiers = Classifiers(drafted, load_settings(storage={"directory": drafted.directory}))
+    classifiers = ClassifierModels(drafted, RouterSettings())
     drafted.examples.teach([("sql", f"select the names of table {i}") for i in range(12)])
     drafted.examples.teach([("soup", f"boil {i} leeks gently") for i in range(12)])
-    before = classifiers.topics(plan)
+    before = classifiers.topics()
     keep(drafted, domains["low"])
     TopicBackground(drafted).look()
-    after = classifiers.topics(plan)
+    after = classifiers.topics()
     assert before is not None and after is not None and after is not before
     stranger = "w3 w7 w11 w2 w19"
     assert after.predict(stranger).confidence < before.predict(stranger).confidence

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from router.book import LiveRouter
-from router.classifying import ClassifierRouter
+from router.classifier import ClassifierRouter
+from router.live import LiveRouter
 from storage.errors import UnknownRoute
 from storage.records import Request, Route
 from storage.routes.routes import RoutePlan
@@ -36,7 +36,7 @@ def live(store: Store) -> Iterator[LiveRouter]:
 
 
 def build(plan: RoutePlan) -> ClassifierRouter:
-    return ClassifierRouter(plan.routes, plan.pins, plan.aliases)
+    return ClassifierRouter(plan)
 
 
 def ask(router: LiveRouter, text: str = "hello", **facts: str) -> str:

@@ -1,4 +1,9 @@
-"""A router that follows changes of the routes without a restart.
+"""The router that the settings name, over the routes in the store. It follows changes of them without a restart.
+
+    fixed         names only                       router.fixed
+    pinned        names, pins                      router.fixed
+    classifier    names, pins, rules               router.classifier
+    auto          the same, and then the draft     router.auto
 
 One thread polls the newest change's number every few seconds. When it has risen, a new router is built aside and
 then takes the old one's place by one assignment; a request sees the one or the other, never half of both. When the
@@ -11,10 +16,16 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from router.auto import AutoRouter
 from router.base import Decision, Router
+from router.classifier import ClassifierRouter
+from router.classifier_models import ClassifierModels, model_folder
+from router.draft_predictor import CostsOf
+from router.fixed import FixedRouter
 from storage.errors import OsdError
 from storage.records import Outcome, Request
 from storage.routes.routes import RoutePlan
+from storage.settings import RouterSettings
 from storage.store import Store
 
 log = logging.getLogger("osd.router")
@@ -86,3 +97,30 @@ class LiveRouter:
             facts = {"action": "routes_look_failed"}
             log.warning("no look at the routes: %s", error, extra=facts, exc_info=not isinstance(error, OsdError))
         self._troubled = True
+
+
+def make_router(store: Store, settings: RouterSettings, costs: CostsOf = lambda _: None) -> LiveRouter | AutoRouter:
+    """Create a running router; ``close()`` ends its thread. ``costs`` returns a draft's costs as the engine measures
+    them.
+
+    Raises StoreError, and the errors of the classifiers' files.
+    """
+    live = live_router(store, settings)
+    return AutoRouter(live, costs, settings, model_folder(store)) if settings.kind == "auto" else live
+
+
+def live_router(store: Store, settings: RouterSettings) -> LiveRouter:
+    """Create a running router that leaves the choice among a route's drafts to others. Raises as
+    :func:`make_router`."""
+    return LiveRouter(store, builder(store, settings), settings.poll_seconds)
+
+
+def builder(store: Store, settings: RouterSettings, *, guess_all: bool = False) -> Build:
+    """Return a function that makes routers of plans. With ``guess_all`` language and topic are guessed even where no
+    rule uses them."""
+    if settings.kind == "fixed":
+        return lambda plan: FixedRouter(plan.routes, aliases=plan.aliases)
+    if settings.kind == "pinned":
+        return lambda plan: FixedRouter(plan.routes, plan.pins, plan.aliases)
+    models = ClassifierModels(store, settings)
+    return lambda plan: ClassifierRouter(plan, models, settings, guess_all=guess_all)

@@ -12,47 +12,47 @@ Only traits that some rule uses are computed: without rules no text is read and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from router.base import Decision
-from router.directory import Directory
-from router.language_tags import primary
-from router.rules import PRECEDENCE, Contestant, LabelGuess, Rules, Traits
-from storage.records import Outcome, Request, Route
+from router.base import Decision, LabelGuess
+from router.fixed import FixedRouter
+from router.language_text import primary
+from router.rules import Contestant, Rules, Traits
+from storage.records import Outcome, Request
+from storage.routes.routes import RoutePlan
+from storage.settings import RouterSettings
 
-LEAST = 0.5
-"""Minimum confidence of a guess, unless the settings say otherwise."""
+DEFAULTS = RouterSettings()
 UNKNOWN = LabelGuess(None, 0.0)
-
-
-class Guess(Protocol):
-    """The result of a classifier."""
-
-    @property
-    def label(self) -> str | None:
-        """The label; None where it is undecided."""
-
-    @property
-    def confidence(self) -> float:
-        """Probability of the label, or of the best one where it is undecided, in [0, 1]."""
 
 
 class Languages(Protocol):
     """A language detector."""
 
-    def detect(self, text: str) -> Guess:
+    def predict(self, text: str) -> LabelGuess:
         """Detect a text's language, as ISO 639-1, else 639-3."""
 
 
 class Topics(Protocol):
     """A topic classifier."""
 
-    def predict(self, text: str) -> Guess:
+    def predict(self, text: str) -> LabelGuess:
         """Predict one of the topics that were taught."""
 
     def taught_in(self, topic: str) -> frozenset[str]:
         """Return the languages in which a topic was taught; empty where that is not known."""
+
+
+class Classifiers(Protocol):
+    """The classifiers that there are, each loaded when it is asked for."""
+
+    def languages(self) -> Languages | None:
+        """Return the language detector. Raises ModelFileDamaged."""
+
+    def topics(self) -> Topics | None:
+        """Return the topic classifier; None where nothing was taught. Raises ModelFileDamaged."""
 
 
 class ClassifierRouter:
@@ -60,39 +60,37 @@ class ClassifierRouter:
 
     def __init__(
         self,
-        routes: Sequence[Route],
-        pins: Mapping[str, str] | None = None,
-        aliases: Mapping[str, str] | None = None,
+        plan: RoutePlan,
+        classifiers: Classifiers | None = None,
+        settings: RouterSettings = DEFAULTS,
         *,
-        languages: Languages | None = None,
-        topics: Topics | None = None,
-        least: float = LEAST,
-        precedence: Sequence[str] = PRECEDENCE,
-        look: bool = False,
+        guess_all: bool = False,
     ) -> None:
-        """Compile the routes' rules. Raises BadSetting for routes without a unique name, BadPattern.
+        """Compile the routes' rules. Raises BadSetting for routes without a unique name, BadPattern, ModelFileDamaged.
 
-        ``least`` is the minimum confidence of a guess. ``precedence`` orders rules of as many conditions. ``look``
-        guesses language and topic even where no rule uses them.
+        With ``guess_all`` language and topic are guessed even where no rule uses them.
         """
-        self._directory, self._rules = Directory(routes, pins, aliases), Rules(routes, precedence)
-        self._least = least
-        self._topics = topics if look or self._rules.look_at("topic") else None
-        heard = look or self._topics is not None or self._rules.look_at("language")
-        self._languages = languages if heard else None
+        self._fixed = FixedRouter(plan.routes, plan.pins, plan.aliases)
+        self._rules, self._least = Rules(plan.routes, settings.precedence), settings.min_confidence
+        self._languages: Languages | None = None
+        self._topics: Topics | None = None
+        if classifiers is not None and (guess_all or self._rules.use("topic")):
+            self._topics = classifiers.topics()
+        if classifiers is not None and (guess_all or self._topics is not None or self._rules.use("language")):
+            self._languages = classifiers.languages()
         guesses = self._languages is not None or self._topics is not None
-        self.reads_text = guesses or self._rules.look_at("pattern")
+        self.reads_text = guesses or self._rules.use("pattern")
 
     def route(self, request: Request) -> Decision:
         """Return the route. See :meth:`router.base.Router.route`."""
-        stated = self._directory.stated(request)
+        stated = self._fixed.stated(request)
         if stated is not None or not (self._rules or self.reads_text):
-            return stated or Decision(self._directory.default, reason="no rules")
+            return stated or Decision(self._fixed.default, reason="no rules")
         traits = self.traits(request)
         rule, sure, reason = self._rules.first(traits, self._least)
-        route = self._directory.default if rule is None else rule.route
+        route = self._fixed.default if rule is None else rule.route
         topic = traits.topic.label if traits.topic.confidence >= self._least else None
-        return Decision(route, _share(sure), reason, language=traits.language.label, topic=topic)
+        return Decision(route, sure, reason, language=traits.language.label, topic=topic)
 
     def contest(self, request: Request) -> list[Contestant]:
         """Return what each rule makes of a request, the winner first; no names and pins, which come before rules."""
@@ -110,12 +108,12 @@ class ClassifierRouter:
     def _language(self, request: Request, text: str) -> LabelGuess:
         if request.language:
             return LabelGuess(primary(request.language), 1.0)
-        return UNKNOWN if self._languages is None or not text.strip() else _seen(self._languages.detect(text))
+        return UNKNOWN if self._languages is None or not text.strip() else self._languages.predict(text)
 
     def _topic(self, text: str, language: LabelGuess) -> LabelGuess:
         if self._topics is None or not text.strip():
             return UNKNOWN
-        guess = _seen(self._topics.predict(text))
+        guess = self._topics.predict(text)
         if self._languages is None or guess.label is None or not any(map(str.isalpha, text)):
             return guess
         return within_languages(guess, self._topics.taught_in(guess.label), language)
@@ -131,12 +129,4 @@ def within_languages(topic: LabelGuess, taught: frozenset[str], language: LabelG
         return topic
     spoken = f"it was taught in {', '.join(sorted(taught))}, and this is {language.label or 'in no known language'}"
     rest = 0.0 if language.label is None else 1 - language.confidence
-    return LabelGuess(topic.label, topic.confidence * rest, spoken)
-
-
-def _seen(guess: Guess) -> LabelGuess:
-    return LabelGuess(guess.label, _share(guess.confidence))
-
-
-def _share(value: float) -> float:
-    return min(1.0, max(0.0, float(value)))
+    return replace(topic, confidence=topic.confidence * rest, doubt=spoken)

@@ -11,16 +11,19 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from router.classifying import LEAST, UNKNOWN, Languages, Topics
+from router.classifier import DEFAULTS, UNKNOWN, Languages
 from router.features import Buckets
 from router.topic import TopicModel
 from storage.errors import ModelFileDamaged, StoreWriteFailed
 from storage.files.files import make_folder, writing
 from storage.routes.examples import Pairs
-from storage.routes.routes import RoutePlan
-from storage.settings import Settings
+from storage.settings import RouterSettings
 from storage.store import Store
+
+if TYPE_CHECKING:
+    from router.language import LanguageModel
 
 FORMAT = 2
 """Version of the training, raised when the same examples would make another model."""
@@ -30,33 +33,27 @@ SPOKEN = 0.02
 """Share of a topic's examples from which a language counts as taught: the detector errs in about one of a hundred."""
 
 
-class Classifiers:
-    """The classifiers, each loaded when a plan first needs it and cached until its sources change."""
+class ClassifierModels:
+    """The classifiers of a store, each loaded when a plan first needs it and cached until its sources change."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: RouterSettings) -> None:
         self._store, self._settings = store, settings
-        self._languages: Languages | None = None
-        self._topics: Topics | None = None
+        self._languages: LanguageModel | None = None
+        self._topics: TopicModel | None = None
         self._taught = -1
 
-    def languages(self, plan: RoutePlan, look: bool = False) -> Languages | None:
-        """Return the language model if some route matches by language, or by topic, which is taught in languages.
+    def languages(self) -> LanguageModel:
+        """Return the language model that the settings name. Raises ModelFileDamaged."""
+        from router.language import load_languages, shipped
 
-        Raises ModelFileDamaged.
-        """
-        if not (look or _asks(plan, "language") or _asks(plan, "topic")):
-            return None
-        return self._detector()
-
-    def _detector(self) -> Languages:
         if self._languages is None:
-            self._languages = _languages(self._settings.router.language_model)
+            file = self._settings.language_model
+            self._languages = shipped() if file is None else load_languages(file)
         return self._languages
 
-    def topics(self, plan: RoutePlan, look: bool = False) -> Topics | None:
-        """Return the topic model if some route matches by topic; None where nothing was taught."""
-        if not (look or _asks(plan, "topic")):
-            return None
+    def topics(self) -> TopicModel | None:
+        """Return the topic model; None where nothing was taught. Topics are taught in languages, which are looked at
+        too. Raises ModelFileDamaged."""
         if self._taught != (taught := self._store.examples.revision()):
             self._topics = self._learned(self._store.examples.list(), self._store.background.list())
             self._taught = taught
@@ -66,14 +63,8 @@ class Classifiers:
         if not examples:
             return None
         model = learned_topics(model_folder(self._store), examples, background)
-        model.languages = spoken(examples, self._detector())
+        model.languages = spoken(examples, self.languages())
         return model
-
-
-def _languages(file: Path | None) -> Languages:
-    from router.language_file import load_languages, shipped
-
-    return shipped() if file is None else load_languages(file)
 
 
 def model_folder(store: Store) -> Path:
@@ -125,8 +116,8 @@ def spoken(examples: Pairs, languages: Languages) -> dict[str, list[str]]:
     heard: Counter[str] = Counter()
     for topic, text in examples:
         heard[topic] += 1
-        guess = languages.detect(text) if heard[topic] <= HEARD else UNKNOWN
-        if guess.label is not None and guess.confidence >= LEAST:
+        guess = languages.predict(text) if heard[topic] <= HEARD else UNKNOWN
+        if guess.label is not None and guess.confidence >= DEFAULTS.min_confidence:
             found[topic][guess.label] += 1
     return {topic: [label for label, n in counts.most_common() if n >= SPOKEN * counts.total()]
             for topic, counts in found.items()}  # fmt: skip
@@ -138,10 +129,6 @@ def digest_of(examples: Pairs, background: Sequence[Buckets] = ()) -> str:
     for features in background:
         digest.update(features.tobytes() + b"\n")
     return digest.hexdigest()
-
-
-def _asks(plan: RoutePlan, key: str) -> bool:
-    return any(route.matches.get(key) for route in plan.routes)
 
 
 def remove_models(folder: Path, but: Path | None = None) -> None:

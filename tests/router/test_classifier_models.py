@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from router.base import Router
-from router.classifiers import Classifiers, learned_topics, model_folder, prepare
-from router.make import builder, make_router
+from router.classifier_models import ClassifierModels, learned_topics, model_folder, prepare
+from router.live import builder, make_router
 from storage.errors import ModelFileDamaged, UnknownRoute
 from storage.records import Request, Route
 from storage.routes.routes import RoutePlan
 from storage.settings import Settings, load_settings
 from storage.store import Store
-from tests.router.test_book import ask
+from tests.router.test_live import ask
 from tests.support.waiting import until
 
 SQL = [("sql", text) for text in ("select all names", "join the two tables", "count rows by city", "drop that column")]
@@ -42,27 +42,25 @@ def knows(router: Router, route: str) -> bool:
 def test_nothing_is_made_that_no_rule_asks_for(store: Store, settings: Settings) -> None:
     store.examples.teach(SQL + SOUP)
     for plan in (RoutePlan(), RoutePlan((Route(), Route("acme", matches={"tenant": ["acme"]})))):
-        classifiers = Classifiers(store, settings)
-        assert (classifiers.languages(plan), classifiers.topics(plan)) == (None, None)
-        assert not builder(store, settings)(plan).reads_text
+        assert not builder(store, settings.router)(plan).reads_text
     assert files(store) == []
 
 
 def test_topics_are_learned_once_and_again_when_more_is_taught(store: Store, settings: Settings) -> None:
-    classifiers = Classifiers(store, settings)
-    assert classifiers.topics(TOPICS) is None
+    models = ClassifierModels(store, settings.router)
+    assert models.topics() is None
     store.examples.teach(SQL + SOUP)
-    model = classifiers.topics(TOPICS)
+    model = models.topics()
     assert model is not None and model.predict(QUESTION).label == "sql"
     store.routes.pin("acme", "default")
-    assert classifiers.topics(TOPICS) is model
+    assert models.topics() is model
     first = files(store)
     store.examples.teach([("soup", "peel the potatoes")])
-    assert classifiers.topics(TOPICS) is not model
+    assert models.topics() is not model
     assert len(files(store)) == 1 and files(store) != first
     for topic in ("sql", "soup"):
         store.examples.forget(topic)
-    assert classifiers.topics(TOPICS) is None
+    assert models.topics() is None
 
 
 def test_the_same_examples_make_the_same_model(tmp_path: Path) -> None:
@@ -95,7 +93,7 @@ def test_preparing_nothing_removes_what_was_there(store: Store) -> None:
 
 
 def test_a_running_router_learns_what_is_taught(store: Store, settings: Settings) -> None:
-    router = make_router(store, settings)
+    router = make_router(store, settings.router)
     store.routes.add(Route("sql", matches={"topic": ["sql"]}))
     until(lambda: knows(router, "sql"))
     assert (ask(router, QUESTION), router.reads_text) == ("default", False)  # nothing is taught yet
@@ -120,8 +118,7 @@ def test_the_settings_choose_the_router(store: Store, settings: Settings, kind: 
     store.routes.add(Route("sql"))
     store.routes.add(Route("acme", matches={"tenant": ["acme"]}))
     store.routes.pin("beta", "sql")
-    wanted = settings.router.model_copy(update={"kind": kind})
-    router = make_router(store, settings.model_copy(update={"router": wanted}))
+    router = make_router(store, settings.router.model_copy(update={"kind": kind}))
     asked = ask(router, route="sql"), ask(router, tenant="beta"), ask(router, tenant="acme"), ask(router)
     assert asked == ("sql", pinned, by_rule, "default")
     router.close()
@@ -129,9 +126,9 @@ def test_the_settings_choose_the_router(store: Store, settings: Settings, kind: 
 
 def test_languages_come_from_the_file_that_is_named(store: Store, settings: Settings, tmp_path: Path) -> None:
     plan = RoutePlan((Route(), Route("german", matches={"language": ["de"]})))
-    router = builder(store, settings)(plan)
+    router = builder(store, settings.router)(plan)
     decision = router.route(Request((), text="Wie spät ist es gerade, und wann fährt der nächste Zug nach Hause?"))
     assert (decision.name, decision.language) == ("german", "de")
     mine = settings.router.model_copy(update={"language_model": tmp_path / "nowhere.npz"})
     with pytest.raises(ModelFileDamaged, match=r"nowhere\.npz"):
-        builder(store, settings.model_copy(update={"router": mine}))(plan)
+        builder(store, mine)(plan)
