@@ -33,8 +33,8 @@ from benchmarks.vllm.server import (
     speculation,
     vllm_server,
 )  # fmt: skip
-from osd.attached.vllm.digest import weights_digest
 from osd.attached.vllm.engine import VllmEngine
+from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
 from osd.bench.harness.options import (
     DraftOption,
     JsonOption,

@@ -1,4 +1,4 @@
-"""Attends to the engines of a store: follows each with a replica, and takes what they hand over."""
+"""Attends to the engines of a store: a follower for each."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from osd.attached.base import ServingEngine
-from osd.attached.replica import Replica
+from osd.attached.follower import EngineFollower
+from osd.attached.sglang import KIND as SGLANG
+from osd.attached.sglang import SglangEngine
+from osd.attached.vllm.engine import VllmEngine
+from osd.attached.vllm.stock import KIND as PROXIED
+from osd.attached.vllm.stock import RestartHook, StockVllm
 from storage.access.engines import AttachedEngine
 from storage.errors import OsdError
+from storage.files.secrets import read_secret
 from storage.settings import Settings
 from storage.store import Store
 
 log = logging.getLogger(__name__)
 
+KINDS = ("vllm", PROXIED, SGLANG)
 Connect = Callable[[AttachedEngine], ServingEngine]
 """Makes an engine's client."""
 
@@ -28,50 +36,50 @@ class Attachment:
     def __init__(self, store: Store, settings: Settings, connect: Connect) -> None:
         self.store, self.settings, self._connect = store, settings, connect
         self.holder = f"{socket.gethostname()}:{os.getpid()}"
-        self.replicas: dict[str, Replica] = {}
+        self.followers: dict[str, EngineFollower] = {}
         """By the engine's name."""
         self.troubles: dict[str, str] = {}
         """Why an engine is not attended to, by name."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="osd-attach", daemon=True)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Attend to what there is, then start the thread that looks for more."""
-        self.look()
+        self.look_for_engines()
         self._thread.start()
 
-    def look(self) -> None:
+    def look_for_engines(self) -> None:
         """Take up engines that were added, or whose other process has gone, and let go of those that were removed."""
         engines = {engine.name: engine for engine in self.store.engines.list()}
-        for name in [name for name in self.replicas if self._gone(name, engines.get(name))]:
-            self.replicas.pop(name).end()
+        for name in [name for name in self.followers if self._gone(name, engines.get(name))]:
+            self.followers.pop(name).end()
         for name, engine in engines.items():
             if self.store.engines.hold(name, self.holder, self.settings.attach.lease_seconds):
-                self._take_up(engine)
-            elif name in self.replicas:
-                self.replicas.pop(name).close()
+                self._attach_to(engine)
+            elif name in self.followers:
+                self.followers.pop(name).close()
 
     def close(self) -> None:
         """Let go of the engines."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
-        for replica in self.replicas.values():
-            replica.end()
+        for follower in self.followers.values():
+            follower.end()
         self.store.engines.let_go(self.holder)
 
     def _gone(self, name: str, engine: AttachedEngine | None) -> bool:
-        replica = self.replicas[name]
-        return engine is None or (engine.url, engine.draft) != (replica.url, replica.draft)
+        follower = self.followers[name]
+        return engine is None or (engine.url, engine.draft) != (follower.url, follower.draft)
 
-    def _take_up(self, engine: AttachedEngine) -> None:
-        if engine.name in self.replicas:
+    def _attach_to(self, engine: AttachedEngine) -> None:
+        if engine.name in self.followers:
             return
         try:
             client = self._connect(engine)
             facts = client.probe()
             self.store.engines.note(engine.name, asdict(facts))
-            self.replicas[engine.name] = Replica(self.store, self.settings, client, engine.url, engine.draft, facts)
+            self.followers[engine.name] = EngineFollower(self.store, self.settings, client, engine, facts)
             self.troubles.pop(engine.name, None)
             log.info("%s is attended to", engine.name, extra={"action": "engine_attached"})
         except OsdError as error:
@@ -82,6 +90,29 @@ class Attachment:
     def _work(self) -> None:
         while not self._closing.wait(self.settings.attach.poll_seconds):
             try:
-                self.look()
+                self.look_for_engines()
             except OsdError as error:
                 log.warning("no look at the engines: %s", error, extra={"action": "engines_look_failed"})
+
+
+def connect(settings: Settings, url: str, facts: Mapping[str, Any]) -> ServingEngine:
+    """Return the client of an engine. ``facts``: its ``kind``, and as far as they are known ``target``, ``draft`` and
+    ``ranks``, as a probe found them or a person gave them.
+
+    Raises BadInput, and BadSetting for a token that is not to be had.
+    """
+    named = settings.attach.api_key
+    key = read_secret(named, "attach.api_key", "the engine's API key").strip() if named else None
+    if facts.get("kind") == PROXIED:
+        restart = settings.attach.restart
+        hook = RestartHook(restart, settings.attach.restart_seconds) if restart else None
+        return StockVllm(url, key, facts.get("target"), facts.get("draft"), hook, facts.get("ranks") or ())
+    if facts.get("kind") == SGLANG:
+        return SglangEngine(url, key, facts.get("target"), facts.get("draft"))
+    token = read_secret(settings.attach.token, "attach.token", "the token that vLLM was started with").strip()
+    return VllmEngine(url, token, key)
+
+
+def connect_attached(settings: Settings, engine: AttachedEngine) -> ServingEngine:
+    """Return the client of an engine of the store. Raises as :func:`connect`."""
+    return connect(settings, engine.url, engine.facts)

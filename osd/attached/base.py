@@ -1,16 +1,24 @@
-"""What osd asks of a serving engine: to say what it is, to take a draft version and tell which one it drafts with."""
+"""What osd asks of a serving engine: to say what it is, to take a draft version and tell which one it drafts with; and
+what clients of engines over HTTP share."""
 
 from __future__ import annotations
 
+import json
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
-from storage.errors import OsdError
+from storage.errors import BadInput, OsdError
 
 Schedule = Sequence[tuple[int, int, int]]
 """Draft lengths: (first, last, length) by running requests."""
+PATIENCE = 30.0
+"""Seconds until an engine must have answered; loading a large draft takes some."""
 
 
 class EngineError(OsdError):
@@ -109,3 +117,64 @@ class ServingEngine(Protocol):
         """Return its counters of speculation, by vLLM's metric names; ``…_per_pos`` with the position behind a colon.
         Raises EngineUnreachable."""
         ...
+
+
+class HttpEngine:
+    """An engine at a URL."""
+
+    def __init__(self, url: str, headers: dict[str, str], api_key: str | None) -> None:
+        """``headers`` go with every request, ``api_key`` as a bearer token. Raises BadInput."""
+        self.url, self._name = url.rstrip("/"), host_and_port(url)
+        self._headers = {**headers, "Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    @property
+    def name(self) -> str:
+        """Return the host and port by which it is reached."""
+        return self._name
+
+    def _unsuited(self, reason: str) -> EngineUnsuited:
+        """Return the error of an engine that is not set up for what is asked of it."""
+        return EngineUnsuited(engine=self.name, reason=reason)
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        try:
+            return json.loads(self._fetch(method, path, body))
+        except ValueError:
+            raise self._unsuited(f"what it says at {path} is no JSON; is something else at this URL?") from None
+
+    def _fetch(self, method: str, path: str, body: Any = None) -> bytes:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, self._headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._refusal(error.code, error.read(4096).decode(errors="replace"), path) from None
+        except (OSError, ValueError, HTTPException) as error:
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+            raise EngineUnreachable(engine=self.name, reason=reason) from None
+
+    def _refusal(self, status: int, said: str, path: str) -> EngineError:
+        """Return the error that an HTTP error means."""
+        return EngineUnreachable(engine=self.name, reason=f"it says {status}: {detail(said)}")
+
+
+def host_and_port(url: str) -> str:
+    """Return the host and port of a URL, by which an engine is named that has no other name. Raises BadInput."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(reason=f"{url!r} is no URL of an engine; give one as http://HOST:PORT.")
+    return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+
+def detail(said: str) -> str:
+    """Return the sentence in an error's body: FastAPI's, OpenAI's, SGLang's, or the body itself."""
+    try:
+        found = json.loads(said)
+        sentence = found.get("detail") or found.get("message") or found.get("error", {}).get("message") or said
+        return sentence if isinstance(sentence, str) else json.dumps(sentence)
+    except (ValueError, AttributeError):
+        return said[:200] or "without a reason"

@@ -42,7 +42,7 @@ def make_collector(intake: Intake, token: str, most: int) -> FastAPI:
         except (ValidationError, OSError, EOFError, zlib.error) as error:
             return _say(422, f"it is no batch of answers ({str(error).splitlines()[0]})")
         try:
-            await run_in_threadpool(intake.take, batch)
+            await run_in_threadpool(intake.take_batch, batch)
         except UnknownSender as error:
             return _say(503, str(error))
         except OsdError as error:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from osd.attached.scorer import HiddenStates, Scorer
+from osd.attached.passes import Scorer
 from osd.chat_template import Chat, ChatTemplate
 from osd.prompts import broken, encode, read_lines
 from osd.recording.topk import TopKLogprobs
@@ -92,39 +92,32 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
 
 
-def tokens_of(tokenizer: Any, told: Conversation) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def tokens_of(tokenizer: Any, conversation: Conversation) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the tokens of the prompt, in the target's chat template, and of the response. Raises BadRequest."""
-    if told.messages is None:
-        prompt = encode(tokenizer, told.prompt)
+    if conversation.messages is None:
+        prompt = encode(tokenizer, conversation.prompt)
     else:
-        framed = ChatTemplate(tokenizer).render(Chat([dict(message) for message in told.messages]))
+        framed = ChatTemplate(tokenizer).render(Chat([dict(message) for message in conversation.messages]))
         prompt = tuple(tokenizer.encode(framed, add_special_tokens=False))
-    return prompt, tuple(tokenizer.encode(told.response, add_special_tokens=False))
+    return prompt, tuple(tokenizer.encode(conversation.response, add_special_tokens=False))
 
 
 def samples_of_conversation(
-    told: Conversation,
-    prompt: Sequence[int],
-    response: Sequence[int],
-    scored: TopKLogprobs,
-    *,
-    route: str,
-    version: str,
-    target: str | None,
-    hidden_states: HiddenStates | None = None,
-) -> RequestSamples:
+    conversation: Conversation, prompt: Sequence[int], response: Sequence[int], scored: TopKLogprobs, *,
+    route: str, version: str, target: str | None,
+) -> RequestSamples:  # fmt: skip
     """Make samples of a conversation: every position of the response, none of which anybody drafted.
 
     Its id follows from its tokens, so that a file that is taken in twice changes nothing.
     """
     tokens, count = np.array([*prompt, *response], np.int32), len(response)
     return RequestSamples(
-        request_id=hashlib.sha256(tokens.tobytes()).hexdigest()[:32], route=route, tenant=told.tenant,
+        request_id=hashlib.sha256(tokens.tobytes()).hexdigest()[:32], route=route, tenant=conversation.tenant,
         draft_version=version, created_at=now(), prompt_len=len(prompt), tokens=tokens,
         positions=np.arange(len(prompt), len(tokens), dtype=np.int32),
         kinds=np.full(count, TokenKind.UNDRAFTED, np.uint8), drafted=tokens[len(prompt) :], topk_ids=scored.ids,
         topk_logprobs=scored.logprobs.astype(np.float16), outside=scored.outside,
-        acceptance=np.full(count, np.nan, np.float16), target=target, hidden_states=hidden_states,
+        acceptance=np.full(count, np.nan, np.float16), target=target,
     )  # fmt: skip
 
 
@@ -133,20 +126,22 @@ def score_conversations(
 ) -> Iterator[RequestSamples | BadPromptFile]:
     """Yield the samples of each conversation of a file, with ``hidden`` the target's hidden states too, or why a line
     gives none."""
-    for told in read_conversations(path):
-        if isinstance(told, BadPromptFile):
-            yield told
+    for conversation in read_conversations(path):
+        if isinstance(conversation, BadPromptFile):
+            yield conversation
             continue
         try:
-            prompt, response = tokens_of(tokenizer, told)
+            prompt, response = tokens_of(tokenizer, conversation)
         except BadRequest as error:
-            yield broken(path, told.line, str(error))
+            yield broken(path, conversation.line, str(error))
             continue
         if not prompt or not response or len(prompt) + len(response) > scorer.length:
-            yield broken(path, told.line, f"has {len(prompt) + len(response)} tokens, and {scorer.length} can be read")
+            reason = f"has {len(prompt) + len(response)} tokens, and {scorer.length} can be read"
+            yield broken(path, conversation.line, reason)
             continue
         text = [*prompt, *response]
         scored, states = scorer.with_states(text, len(prompt)) if hidden else (scorer(text, len(prompt)), None)
-        yield samples_of_conversation(
-            told, prompt, response, scored, route=route, version=version, target=scorer.target, hidden_states=states
+        samples = samples_of_conversation(
+            conversation, prompt, response, scored, route=route, version=version, target=scorer.target
         )
+        yield replace(samples, hidden_states=states) if hidden else samples

@@ -1,27 +1,33 @@
-"""Takes harvested answers into the store: each batch once, however often it is sent, and only what may be kept."""
+"""Takes harvested answers into the store: each batch once, however often it is sent, and only what may be kept.
+
+Answers that an engine hands over without distributions are read by the target, in a thread of its own: whoever hands
+over is answered at once, and a target that reads more slowly than others write only leaves some of them out.
+"""
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter
 
 from osd.attached.answers import HarvestBatch, HarvestedAnswer
-from osd.attached.draft_pass import DraftPass
-from osd.attached.harvest import HarvestedFrom, outcome_of, samples_of
-from osd.attached.late_scoring import LateScoring
-from osd.attached.replica import Replica
-from osd.attached.scorer import Scorer
+from osd.attached.follower import EngineFollower
+from osd.attached.passes import DraftPass, Scorer
+from osd.attached.samples import HarvestedFrom, outcome_of, samples_of
 from osd.recording.redaction import Redactor, load_hook
-from storage.errors import StoreError
+from storage.errors import OsdError, StoreError
 from storage.records import DEFAULT_ROUTE, DEFAULT_TENANT, RequestSamples, TokenKind
 from storage.settings import Settings
 from storage.store import Store
 
 log = logging.getLogger(__name__)
+
+WAITING = 256
+"""Answers that wait to be read by the target at most."""
 
 
 class UnknownSender(StoreError):
@@ -48,12 +54,12 @@ class Intake:
     """Turns batches into samples and outcomes. Batches wait for each other."""
 
     def __init__(
-        self, store: Store, settings: Settings, replicas: Mapping[str, Replica], tokenizer: Any = None,
+        self, store: Store, settings: Settings, followers: Mapping[str, EngineFollower], tokenizer: Any = None,
         scorer: Scorer | None = None,
     ) -> None:  # fmt: skip
-        """``replicas`` are looked up by engine name at each batch; ``tokenizer`` gives the redaction hook text;
+        """``followers`` are looked up by engine name at each batch; ``tokenizer`` gives the redaction hook text;
         ``scorer`` reads what comes without distributions."""
-        self._store, self._replicas, self._k = store, replicas, settings.storage.top_k
+        self._store, self._followers, self._k = store, followers, settings.storage.top_k
         self._redactor = Redactor(load_hook(settings.privacy.redact), tokenizer)
         self._recover = DraftPass(store, settings.attach.device)
         self._lock = threading.Lock()
@@ -65,30 +71,30 @@ class Intake:
         if self._late is not None:
             self._late.close()
 
-    def take(self, batch: HarvestBatch) -> None:
+    def take_batch(self, batch: HarvestBatch) -> None:
         """Take a batch; a second time changes nothing. Raises UnknownSender, StoreError."""
-        replica = self._replicas.get(batch.engine)
-        if replica is None:
+        follower = self._followers.get(batch.engine)
+        if follower is None:
             raise UnknownSender(engine=batch.engine)
         with self._lock:
-            self._take(batch, replica)
+            self._take(batch, follower)
 
     def serves(self, engine: str) -> str | None:
         """Return the digest of what an engine drafts with now; None while that is not known."""
-        replica = self._replicas.get(engine)
-        return None if replica is None else replica.serves
+        follower = self._followers.get(engine)
+        return None if follower is None else follower.serves
 
-    def _take(self, batch: HarvestBatch, replica: Replica) -> None:
-        tenants, routes = self._tenants(), self._routes(replica.draft)
+    def _take(self, batch: HarvestBatch, follower: EngineFollower) -> None:
+        tenants, routes = self._tenants(), self._routes(follower.draft)
         known = [
-            (answer, origin) for answer in batch.answers if (origin := self._origin(answer, replica, tenants, routes))
+            (answer, origin) for answer in batch.answers if (origin := self._origin(answer, follower, tenants, routes))
         ]
         samples = [one for answer, origin in known for one in self._samples(answer, origin)]
         if kept := self._redactor(samples):
             self._store.samples.add(kept)
         new = self._store.outcomes.add([outcome_of(*one) for one in known], batch.engine, batch.batch, batch.done)
         if new or not known:
-            replica.finished += len(known)
+            follower.finished += len(known)
             self._count(batch, len(known))
             self._count_positions(batch.engine, kept)
             self._read_later(batch.engine, known)
@@ -123,16 +129,16 @@ class Intake:
         return [one for one in made if one is not None]
 
     def _origin(
-        self, answer: HarvestedAnswer, replica: Replica, tenants: Mapping[str, str], routes: list[str]
+        self, answer: HarvestedAnswer, follower: EngineFollower, tenants: Mapping[str, str], routes: list[str]
     ) -> HarvestedFrom | None:
         """Return where an answer came from; None where no version of the draft is what drafted."""
-        after = replica.version_of(answer.version_after)
+        after = follower.version_of(answer.version_after)
         if after is None:
             return None
         route = answer.route if answer.route in routes else (routes or [DEFAULT_ROUTE])[0]
         tenant = tenants.get(answer.key or "") or answer.tenant or DEFAULT_TENANT
         whole = answer.version == answer.version_after
-        return HarvestedFrom(route, tenant, after.id, whole, replica.facts.greedy_drafts, replica.facts.digest)
+        return HarvestedFrom(route, tenant, after.id, whole, follower.facts.greedy_drafts, follower.facts.digest)
 
     def _tenants(self) -> dict[str, str]:
         return {key.hash: key.tenant for key in self._store.keys.list()}
@@ -141,3 +147,55 @@ class Intake:
         """Return the routes that the draft serves, the default one first."""
         names = [route.name for route in self._store.routes.list() if draft in route.drafts]
         return sorted(names, key=lambda name: name != DEFAULT_ROUTE)
+
+
+class _Unread(NamedTuple):
+    answer: HarvestedAnswer
+    number: int
+    """The choice that is to be read."""
+    origin: HarvestedFrom
+
+
+class LateScoring:
+    """The thread. Close it to stop; answers that wait then are left out."""
+
+    def __init__(
+        self, store: Store, scorer: Scorer, k: int, device: str, keep: Callable[[str, RequestSamples], None]
+    ) -> None:
+        """``k``: likeliest tokens that are kept; ``device``: where the draft runs that recovers refused tokens;
+        ``keep`` takes an engine's name and the samples of one of its answers."""
+        self._scorer, self._k, self._keep, self._recover = scorer, k, keep, DraftPass(store, device)
+        self._waiting: queue.Queue[tuple[str, _Unread] | None] = queue.Queue(WAITING)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="osd-late-scoring", daemon=True)
+        self._thread.start()
+
+    def put(self, engine: str, answer: HarvestedAnswer, number: int, origin: HarvestedFrom) -> bool:
+        """Let an answer's choice be read later; return False where it cannot be: the target is another, the text too
+        long, or too many wait."""
+        long = len(answer.prompt) + len(answer.choices[number].tokens) > self._scorer.length
+        if long or origin.target != self._scorer.target:
+            return False
+        try:
+            self._waiting.put_nowait((engine, _Unread(answer, number, origin)))
+        except queue.Full:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Stop after the answer that is read now."""
+        self._closing.set()
+        with self._waiting.mutex:
+            self._waiting.queue.clear()
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (given := self._waiting.get()) is not None and not self._closing.is_set():
+            engine, unread = given
+            try:
+                made = samples_of(*unread, self._k, self._recover, self._scorer)
+                assert made is not None
+                self._keep(engine, made)
+            except (OsdError, RuntimeError) as error:  # the latter: torch has no memory left
+                log.warning("an answer was not read: %s", error, extra={"action": "late_scoring_failed"})

@@ -18,16 +18,16 @@ from typing import Any
 
 import uvicorn
 
-from osd.attached.vllm.forwarder import Forwarder
-from osd.attached.vllm.middleware import HarvestMiddleware, Receive, Send
-from osd.attached.vllm.options import Options
-from osd.attached.vllm.sender import Sender
+from osd.attached.forwarder import Forwarder
+from osd.attached.vllm.plugin.osd_vllm.harvest import HarvestMiddleware, Receive, Send
+from osd.attached.vllm.plugin.osd_vllm.options import Options
+from osd.attached.vllm.plugin.osd_vllm.sender import Sender
 
 log = logging.getLogger(__name__)
-LOOK = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two questions which draft serves."""
 PATIENCE = 5.0
-"""Seconds until the collector must have told."""
+"""Seconds until the collector must have said so."""
 
 
 class HarvestProxy:
@@ -41,23 +41,23 @@ class HarvestProxy:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve a request, or the application's life."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._serve_lifespan(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1003, "reason": "the proxy passes HTTP alone"})
         else:
             await self._harvest(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        watch = asyncio.ensure_future(self._watch())
+        following = asyncio.ensure_future(self._follow_draft())
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        watch.cancel()
+        following.cancel()
         await self._forwarder.close()
         await asyncio.to_thread(self.sender.close)
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _watch(self) -> None:
+    async def _follow_draft(self) -> None:
         """Keep what the sender knows of the draft fresh; while nobody can tell, answers name none and are not learned
         from."""
         while True:
@@ -66,7 +66,7 @@ class HarvestProxy:
             except (OSError, ValueError) as error:
                 self.sender.serving = None
                 log.debug("which draft serves is not known: %s", error)
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _ask_serving(self) -> str | None:
         url = f"{self.options.collector}/v1/osd/serving/{urllib.parse.quote(self.options.engine or '', safe='')}"

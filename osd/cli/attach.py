@@ -18,7 +18,7 @@ from storage.errors import BadInput, BadSetting
 from storage.settings import AttachSettings, Settings
 
 if TYPE_CHECKING:
-    from osd.attached.scorer import Scorer
+    from osd.attached.passes import Scorer
 
 
 def attach(
@@ -51,9 +51,8 @@ def attach(
         return
     import uvicorn
 
-    from osd.attached.attach import Attachment
+    from osd.attached.attach import Attachment, connect_attached
     from osd.attached.collector import make_collector
-    from osd.attached.connect import connect_attached
     from osd.attached.intake import Intake
     from storage.files.secrets import read_secret
 
@@ -66,8 +65,8 @@ def attach(
         bound = stack.enter_context(listen(mine.host, mine.port, "attach.port"))
         attachment = Attachment(store, settings, partial(connect_attached, settings))
         stack.callback(attachment.close)
-        attachment.begin()
-        intake = Intake(store, settings, attachment.replicas, scorer=_scorer(settings))
+        attachment.start()
+        intake = Intake(store, settings, attachment.followers, scorer=_scorer(settings))
         stack.callback(intake.close)
         app = make_collector(intake, token, mine.max_batch_mb << 20)
         files = {"ssl_certfile": mine.certificate, "ssl_keyfile": mine.private_key} if mine.certificate else {}
@@ -81,7 +80,7 @@ def _scorer(settings: Settings) -> Scorer | None:
     ModelNotLoaded, BadSetting."""
     if settings.attach.target is None:
         return None
-    from osd.attached.scorer import Scorer
+    from osd.attached.passes import Scorer
     from osd.models.pair import choose_device, load_model
 
     model = load_model(settings.attach.target, choose_device(settings.attach.device), settings.serve.dtype)
@@ -90,14 +89,13 @@ def _scorer(settings: Settings) -> Scorer | None:
 
 def stand_before(settings: Settings, upstream: str, host: str, port: int) -> None:
     """Run the proxy until it is stopped. Raises BadInput, BadSetting."""
+    from osd.attached.base import host_and_port
     from osd.attached.proxy import HarvestProxy, run
-    from osd.attached.vllm.options import BadOption, Options
+    from osd.attached.vllm.plugin.osd_vllm.options import BadOption, Options
 
-    parts = urlsplit(upstream)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
-        raise BadInput(reason=f"--proxy {upstream}: it is no URL of an engine; give one as http://HOST:PORT.")
-    name = f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
-    os.environ.setdefault("OSD_VLLM_ENGINE", name)
+    if urlsplit(upstream).path.strip("/"):
+        raise BadInput(reason=f"--proxy {upstream}: give the server's root, as http://HOST:PORT.")
+    os.environ.setdefault("OSD_VLLM_ENGINE", host_and_port(upstream))
     os.environ.setdefault("OSD_VLLM_COLLECTOR", f"http://{settings.attach.host}:{settings.attach.port}")
     try:
         options = Options.read()

@@ -127,14 +127,14 @@ def probe(
 
     With --selftest the draft that it serves is published to it once more: token ids must stay, and acceptance too.
     """
-    from osd.attached.selftest import selftest as try_out
+    from osd.attached.trials import selftest as try_out
     from osd.attached.vllm.engine import VllmEngine
-    from osd.attached.vllm.plain import PlainVllm
+    from osd.attached.vllm.stock import StockVllm
     from storage.errors import BadInput
 
     here = surroundings(ctx)
     engine = client(here.settings, url, kind, target, draft_folder)
-    if selftest and (isinstance(engine, PlainVllm) or not isinstance(engine, VllmEngine)):
+    if selftest and (isinstance(engine, StockVllm) or not isinstance(engine, VllmEngine)):
         raise BadInput(
             reason="--selftest needs a vLLM with osd's plugin: this kind of engine cannot be published to alike."
         )
@@ -161,8 +161,8 @@ def tune(
     Prompts are those that the store keeps of it. It takes a minute or two of its time and needs draft lengths that can
     be changed while it runs (docs/vllm.md); afterwards it has those of its start, or with --apply the ones found.
     """
-    from osd.attached.tune import batch_sizes, draft_lengths, measure_by, require_live, schedule_of
-    from osd.attached.tune import tune as tried
+    from osd.attached.trials import batch_sizes, draft_lengths, measure_by, require_live, schedule_of
+    from osd.attached.trials import tune as tried
     from osd.attached.vllm.engine import VllmEngine
     from storage.errors import BadInput
 
@@ -202,7 +202,7 @@ def tune(
 def client(settings: Settings, url: str, kind: str, target: str | None, draft: Path | None) -> ServingEngine:
     """Return the client of an engine that is not attached yet. Raises BadInput, and BadSetting for a token that is not
     to be had."""
-    from osd.attached.connect import KINDS, connect
+    from osd.attached.attach import KINDS, connect
     from storage.errors import BadInput
 
     if kind not in KINDS:

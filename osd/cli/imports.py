@@ -36,7 +36,7 @@ def import_conversations(
     from dataclasses import asdict
 
     from osd.attached.conversations import score_conversations
-    from osd.attached.scorer import Scorer
+    from osd.attached.passes import Scorer
     from osd.models.pair import choose_device, load_model
     from osd.models.tokenizer import load_tokenizer
 

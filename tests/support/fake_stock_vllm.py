@@ -19,7 +19,7 @@ urllib.request.urlopen(urllib.request.Request(os.environ["OSD_URL"] + "/test/res
 """What a restart hook does to it."""
 
 
-class StockVllm:
+class FakeStock:
     """The server's state."""
 
     def __init__(self, engine: FakeEngine) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import shutil
 import sys
 import types
 from argparse import Namespace
@@ -19,6 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -27,25 +27,15 @@ from transformers import AutoConfig
 from osd.models.weights import read_weights
 
 TOKEN = "a token of a test, long enough"
-ROOT = Path(__file__).parents[2] / "osd" / "attached" / "vllm"
-SHARED = ("digest.py", "exchange.py", "middleware.py", "options.py", "sender.py", "weights_check.py")
+PLUGIN_FOLDER = Path(__file__).parents[2] / "osd" / "attached" / "vllm" / "plugin"
+"""The folder that holds the plugin's package as its wheel does."""
 
 
-def lay_out(folder: Path) -> Path:
-    """Put the plugin's package into a folder as its wheel does; return the folder."""
-    shutil.copytree(ROOT / "plugin" / "osd_vllm", folder / "osd_vllm", dirs_exist_ok=True)
-    for shared in SHARED:
-        shutil.copy(ROOT / shared, folder / "osd_vllm")
-    return folder
-
-
-def plugin(folder: Path) -> None:
-    """Lay out the plugin's package, and let it be imported as ``osd_vllm``."""
-    lay_out(folder)
+def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the plugin be imported as ``osd_vllm``, anew: its options and its sender are those of a process."""
     for name in [name for name in sys.modules if name.split(".")[0] == "osd_vllm"]:
         del sys.modules[name]
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
+    monkeypatch.syspath_prepend(str(PLUGIN_FOLDER))
 
 
 class FakeEngine:

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from osd.attached.base import EngineError, EngineFacts, EngineRefused, EngineUnsuited, RankVersion, Schedule
-from osd.attached.http import HttpEngine, detail
+from osd.attached.base import EngineError, EngineFacts, EngineRefused, HttpEngine, RankVersion, Schedule, detail
 from osd.models.model_digest import digest_of
 from storage.versions.feature_kinds import FEATURE_KINDS
 
@@ -38,12 +37,12 @@ class VllmEngine(HttpEngine):
         EngineUnsuited with what to do about it."""
         found = self._ask("GET", "/v1/osd/info")
         if reason := self._read("/v1/osd/info", wrong_with, found):
-            raise EngineUnsuited(engine=self.name, reason=reason)
+            raise self._unsuited(reason)
         facts = self._read("/v1/osd/info", _facts, found)
         spec = self._read(COMPLETIONS, lambda said: said["metrics"]["speculative_decoding"], self._require_raw())
         if not spec or "per_step_accepted" not in spec:
             reason = f"vLLM {facts.version} does not say what each step accepted; osd was tried with 0.32"
-            raise EngineUnsuited(engine=self.name, reason=reason)
+            raise self._unsuited(reason)
         return facts
 
     def _require_raw(self) -> Any:
@@ -53,7 +52,7 @@ class VllmEngine(HttpEngine):
         cold, hot = (self._read(COMPLETIONS, _first_top, said) for said in (whole, warm))
         if any(abs(value - hot.get(token, value)) > TOLERANCE for token, value in cold.items()):
             reason = "its log-probabilities change with the temperature; start it with --logprobs-mode raw_logprobs"
-            raise EngineUnsuited(engine=self.name, reason=reason)
+            raise self._unsuited(reason)
         return whole
 
     def served(self) -> Sequence[RankVersion]:
@@ -89,20 +88,25 @@ class VllmEngine(HttpEngine):
             return read(said)
         except (LookupError, TypeError, ValueError, AttributeError):
             reason = f"what it says at {path} is none of the plugin's answers or vLLM's; is something else at this URL,"
-            raise EngineUnsuited(engine=self.name, reason=f"{reason} or another release of osd-llm-vllm?") from None
+            raise self._unsuited(f"{reason} or another release of osd-llm-vllm?") from None
 
     def _refusal(self, status: int, said: str, path: str) -> EngineError:
         if status == 404 and path.startswith("/v1/osd/"):
             reason = "it has no osd plugin; install osd-llm-vllm beside vLLM and start it with VLLM_PLUGINS=osd"
-            return EngineUnsuited(engine=self.name, reason=reason)
+            return self._unsuited(reason)
         if status == 401:
             reason = detail(said) if "X-OSD-Token" in said else "it wants its API key (attach.api_key)"
-            return EngineUnsuited(engine=self.name, reason=reason)
+            return self._unsuited(reason)
         if status in (403, 409):
-            return EngineUnsuited(engine=self.name, reason=detail(said))
+            return self._unsuited(detail(said))
         if status == 422:
             return EngineRefused(engine=self.name, reason=detail(said))
         return super()._refusal(status, said, path)
+
+
+def trial_prompt(number: int) -> list[int]:
+    """Return the ids of a prompt for trials: any text will do, where only what changes is looked at."""
+    return [3 + (number * 37 + place * 7) % 61 for place in range(24)]
 
 
 def wrong_with(found: Mapping[str, Any]) -> str | None:

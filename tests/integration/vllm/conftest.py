@@ -34,7 +34,7 @@ from osd.prompts import encode
 from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.support import waiting
-from tests.support.fake_vllm import lay_out
+from tests.support.fake_vllm import PLUGIN_FOLDER
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = Path(os.environ.get("VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
@@ -106,8 +106,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def plugin(folder: Path) -> str:
     """The plugin of this tree, and the tap, for vLLM's PYTHONPATH."""
-    shutil.copy(ROOT / "tests" / "support" / "vllm_tap.py", lay_out(folder / "plugin"))
-    return str(folder / "plugin")
+    tap = folder / "tap_module"
+    tap.mkdir()
+    shutil.copy(ROOT / "tests" / "support" / "vllm_tap.py", tap)
+    return f"{PLUGIN_FOLDER}:{tap}"
 
 
 @pytest.fixture(scope="session")

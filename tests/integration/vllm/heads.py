@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from osd.attached.folders import servable_folder
+from osd.attached.follower import servable_folder
 from osd.engine.engine import Engine
 from osd.engine.session import serving
 from osd.hotswap.new_draft import new_feature_version

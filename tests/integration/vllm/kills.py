@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from osd.attached.vllm.digest import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
 from storage.errors import OsdError
 from storage.records import RequestSamples
 from storage.store import Store

@@ -34,6 +34,7 @@ from osd.demo.prompts import prompts as shipped
 from osd.demo.runner.process import command, environment
 from osd.models.tokenizer import load_tokenizer
 from osd.prompts import encode
+from tests.support.fake_vllm import PLUGIN_FOLDER
 
 TOKEN = "the token of a test, long enough"
 PATIENCE = 600.0
@@ -83,13 +84,13 @@ class Replica(Restartable):
     def __init__(
         self, name: str, port: int, python: Path, folder: Path, draft: Path, collector: int, **variables: str
     ) -> None:
-        """``folder``: drafts are loaded from below it; the plugin lies in its ``plugin``."""
+        """``folder``: drafts are loaded from below it."""
         self.url = f"http://127.0.0.1:{port}"
         self.engine = VllmEngine(self.url, TOKEN)
         words = [*api_server(python, TARGET), "--port", str(port), *speculation(draft), *PLUGIN, *WORKER]
         own = cpu_variables() | plugin_variables(folder, TOKEN, f"http://127.0.0.1:{collector}") | {
             "OSD_VLLM_ENGINE": name, "OSD_VLLM_SPOOL": str(folder / f"spool-{name}"),
-            "PYTHONPATH": str(folder / "plugin"), "VLLM_CPU_KVCACHE_SPACE": "1",
+            "PYTHONPATH": str(PLUGIN_FOLDER), "VLLM_CPU_KVCACHE_SPACE": "1",
             "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
         }  # fmt: skip
         self._spool = folder / f"spool-{name}"

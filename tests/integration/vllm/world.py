@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.vllm.server import osd_command, random_draft
-from osd.attached.vllm.digest import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
 from osd.demo import DRAFT
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.process import environment, save_settings
@@ -24,7 +24,6 @@ from storage.settings import Settings
 from storage.store import Store, open_store
 from storage.versions.weights import copy_files, servable_files
 from tests.integration.vllm.replicas import PATIENCE, TOKEN, Replica, Restartable, osd_process
-from tests.support.fake_vllm import lay_out
 
 PYTHON = Path(os.environ.get("VLLM_PYTHON", Path(__file__).resolve().parents[3] / ".venv-vllm" / "bin" / "python"))
 PORTS = range(int(os.environ.get("VLLM_PORTS", "8200")), 9999)
@@ -98,7 +97,6 @@ class World:
 @contextmanager
 def world(folder: Path, python: Path = PYTHON, count: int = 2, **replicas: str) -> Iterator[World]:
     """Start replicas and `osd attach`; nothing is attached yet. ``replicas``: variables of their environment."""
-    lay_out(folder / "plugin")
     ports = free_ports(count + 1)
     settings = own_settings(
         Settings(), folder / "data", attach={"port": ports[0], "poll_seconds": 0.3, "lease_seconds": LEASE_SECONDS},

@@ -31,6 +31,5 @@ def fake(tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OSD_VLLM_ENGINE", "gpu-1")
     monkeypatch.setenv("OSD_VLLM_FOLDERS", f"{folders['root']}:{tmp_path}")
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
-    monkeypatch.syspath_prepend(str(tmp_path / "package"))
-    plugin(tmp_path / "package")
+    plugin(monkeypatch)
     yield FakeEngine(folders["target"], folders["draft"], 3)

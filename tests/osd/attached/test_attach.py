@@ -20,13 +20,12 @@ from safetensors.torch import load_file, save_file
 from osd.attached.attach import Attachment
 from osd.attached.base import EngineRefused, EngineUnreachable, EngineUnsuited
 from osd.attached.collector import make_collector
-from osd.attached.harvest import HarvestedFrom
-from osd.attached.intake import Intake
-from osd.attached.late_scoring import LateScoring
-from osd.attached.scorer import Scorer
-from osd.attached.selftest import selftest
-from osd.attached.vllm.digest import weights_digest
+from osd.attached.intake import Intake, LateScoring
+from osd.attached.passes import Scorer
+from osd.attached.samples import HarvestedFrom
+from osd.attached.trials import selftest
 from osd.attached.vllm.engine import VllmEngine
+from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
 from osd.models.model_digest import model_digest
 from osd.models.pair import load_model
 from storage.records import Route, TokenKind, VersionState
@@ -66,7 +65,7 @@ def settings(tmp_path: Path) -> Settings:
 def collected(store: Store, settings: Settings) -> Iterator[tuple[Attachment, Running]]:
     """A running collector, and what it attends to."""
     attachment = Attachment(store, settings, lambda engine: VllmEngine(engine.url, TOKEN))
-    collector = Running(make_collector(Intake(store, settings, attachment.replicas), TOKEN, 1 << 20))
+    collector = Running(make_collector(Intake(store, settings, attachment.followers), TOKEN, 1 << 20))
     yield attachment, collector
     attachment.close()
     collector.stop()
@@ -120,8 +119,8 @@ def test_what_is_answered_arrives_once_with_what_was_refused(
     store: Store, fake: FakeEngine, engine: Running, collected: tuple[Attachment, Running], folders: dict[str, Path]
 ) -> None:
     root = attach(store, engine, folders)
-    collected[0].begin()
-    until(lambda: "gpu-1" in collected[0].replicas)
+    collected[0].start()
+    until(lambda: "gpu-1" in collected[0].followers)
     prompts = [[7 + n, 30, 41] for n in range(6)]
     answers = [ask(engine, prompt) for prompt in prompts]
     until(lambda: len(ids_of(store)) == 6)  # outcomes come after samples
@@ -140,7 +139,7 @@ def test_what_comes_without_distributions_is_read_by_the_target(
     """As if the engine had given them: the target's own distributions, and what was refused."""
     attachment = Attachment(store, settings, lambda engine: VllmEngine(engine.url, TOKEN))
     target = load_model(str(folders["target"]), torch.device("cpu"), "float32")
-    intake = Intake(store, settings, attachment.replicas, scorer=Scorer(target, 6, 256))
+    intake = Intake(store, settings, attachment.followers, scorer=Scorer(target, 6, 256))
     collector = Running(make_collector(intake, TOKEN, 1 << 20))
     monkeypatch.setenv("OSD_VLLM_COLLECTOR", collector.url)
     monkeypatch.setenv("OSD_VLLM_TOP_K", "0")
@@ -148,8 +147,8 @@ def test_what_comes_without_distributions_is_read_by_the_target(
     engine = Running(make_app(fake))
     try:
         root = attach(store, engine, folders)
-        attachment.begin()
-        until(lambda: "gpu-1" in attachment.replicas)
+        attachment.start()
+        until(lambda: "gpu-1" in attachment.followers)
         prompts = [[7 + n, 30, 41] for n in range(4)]
         answers = {tuple(prompt): ask(engine, prompt) for prompt in prompts}
         until(lambda: sum(one.requests for one in store.samples.stats()) == 4)
@@ -192,7 +191,7 @@ def test_a_newer_version_is_published_and_named_in_the_ledger(
     store: Store, fake: FakeEngine, engine: Running, collected: tuple[Attachment, Running], folders: dict[str, Path]
 ) -> None:
     root = attach(store, engine, folders)
-    collected[0].begin()
+    collected[0].start()
     until(lambda: store.versions.serving("sql") == {"gpu-1": root})
     before = ask(engine, [9, 9, 9])
     newer = better(store, folders, root)
@@ -206,7 +205,7 @@ def test_an_engine_that_was_started_again_gets_the_current_version_anew(
     store: Store, fake: FakeEngine, engine: Running, collected: tuple[Attachment, Running], folders: dict[str, Path]
 ) -> None:
     newer = better(store, folders, attach(store, engine, folders))
-    collected[0].begin()
+    collected[0].start()
     until(lambda: fake.weight_version == newer)
     fake.weight_version = ""
     fake.restart(folders["draft"])
@@ -289,8 +288,8 @@ def test_the_collector_takes_batches_once_and_refuses_what_is_none(
     import gzip
 
     attach(store, engine, folders)
-    collected[0].begin()
-    until(lambda: "gpu-1" in collected[0].replicas)
+    collected[0].start()
+    until(lambda: "gpu-1" in collected[0].followers)
     url, digest = collected[1].url, weights_digest(folders["draft"])
     choice = {"tokens": [5, 6], "top_ids": [[5], [6]], "top_logprobs": [[-0.1], [-0.1]], "finish_reason": "stop"}
     answer = {
@@ -328,17 +327,17 @@ def test_one_process_attends_to_an_engine_at_a_time(
 ) -> None:
     attach(store, engine, folders)
     first = collected[0]
-    first.look()
+    first.look_for_engines()
     second = Attachment(store, settings, lambda engine: VllmEngine(engine.url, TOKEN))
     second.holder = "another process"
-    second.look()
-    assert "gpu-1" in first.replicas and not second.replicas
+    second.look_for_engines()
+    assert "gpu-1" in first.followers and not second.followers
     first.close()
-    second.look()
-    assert "gpu-1" in second.replicas
+    second.look_for_engines()
+    assert "gpu-1" in second.followers
     store.engines.remove("gpu-1")
-    second.look()
-    assert not second.replicas and not store.workers.list()
+    second.look_for_engines()
+    assert not second.followers and not store.workers.list()
     second.close()
 
 
@@ -356,9 +355,9 @@ def test_a_version_is_quarantined_for_its_own_faults_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = attach(store, engine, folders)
-    collected[0].begin()
+    collected[0].start()
     until(lambda: store.versions.serving("sql") == {"gpu-1": root})
-    options = importlib.import_module("osd_vllm.harvest").options()
+    options = importlib.import_module("osd_vllm.options").options()
     monkeypatch.setattr(importlib.import_module("osd_vllm.routes"), "options", lambda: replace(options, folders=()))
     newer = better(store, folders, root)
     until(lambda: "OSD_VLLM_FOLDERS" in (store.workers.list()[0].trouble or ""))

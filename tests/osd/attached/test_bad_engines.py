@@ -16,8 +16,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from osd.attached.attach import Attachment
 from osd.attached.base import EngineError, EngineUnsuited
-from osd.attached.selftest import selftest
-from osd.attached.tune import require_live
+from osd.attached.trials import require_live, selftest
 from osd.attached.vllm.engine import VllmEngine
 from storage.store import Store
 from tests.osd.attached.test_attach import Running, ask, attach, collected, engine, settings
@@ -148,7 +147,7 @@ def test_an_engine_that_turns_to_garbage_is_not_attended_to_and_says_why(
     store: Store, engine: Running, fake: FakeEngine, collected: tuple[Attachment, Running], folders: dict[str, Any]
 ) -> None:
     root = attach(store, engine, folders)
-    collected[0].begin()
+    collected[0].start()
     until(lambda: store.versions.serving("sql") == {"gpu-1": root})
     worker = fake.worker
     fake.worker = SimpleNamespace(osd_draft_info=lambda: {"rank": "?"})
@@ -162,8 +161,8 @@ def test_a_key_that_is_revoked_in_mid_stream_still_tells_whose_the_answer_is(
 ) -> None:
     """vLLM looks at keys when a request comes, and lets its stream end; so the answer has its owner's permissions."""
     attach(store, engine, folders)
-    collected[0].begin()
-    until(lambda: "gpu-1" in collected[0].replicas)
+    collected[0].start()
+    until(lambda: "gpu-1" in collected[0].followers)
     secret, key = store.keys.create("acme")
     store.keys.revoke(key.id)
     ask(engine, [5, 6], secret)
@@ -178,7 +177,7 @@ def test_a_key_that_is_revoked_in_mid_stream_still_tells_whose_the_answer_is(
 def test_a_wrong_token_keeps_answers_out_and_the_plugin_says_so(
     fake: FakeEngine, engine: Running, collected: tuple[Attachment, Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender = importlib.import_module("osd_vllm.harvest").sender()
+    sender = importlib.import_module("osd_vllm.sender").sender()
     monkeypatch.setattr(sender, "options", SimpleNamespace(**{
         name: getattr(sender.options, name) for name in sender.options.__slots__
     } | {"token": "another token of a test"}))  # fmt: skip

@@ -15,10 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from osd.attached.base import EngineRefused, EngineUnreachable, EngineUnsuited, ServingEngine
-from osd.attached.sglang.engine import LOADING, SglangEngine
-from osd.attached.sglang.payload import payloads
-from osd.attached.vllm.digest import weights_digest
+from osd.attached.sglang import LOADING, SglangEngine, payloads
 from osd.attached.vllm.engine import VllmEngine
+from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
 from osd.models.model_digest import model_digest
 from tests.osd.attached.test_attach import Running, _copy
 from tests.support.fake_sglang import FakeSglang
@@ -172,6 +171,6 @@ def test_sglang_wants_its_key(sglang: FakeSglang, running: SglangEngine) -> None
 
 
 def test_large_drafts_are_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("osd.attached.sglang.payload.CHUNK", 64)
+    monkeypatch.setattr("osd.attached.sglang.CHUNK", 64)
     parts = list(payloads({str(n): torch.full((8,), float(n)) for n in range(5)}))
     assert len(parts) == 3

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.attached import scorer as scorer_module
+from osd.attached import passes
 from osd.attached.conversations import Conversation, read_conversations
-from osd.attached.scorer import CHUNK, Scorer
+from osd.attached.passes import CHUNK, Scorer
 from storage.errors import BadPromptFile
 from tests.support.models import model_of, random_module
 
@@ -78,7 +78,7 @@ def test_scores_are_the_targets_own(count: int, begin: int) -> None:
 def test_states_are_those_that_the_output_layer_reads(
     kind: str, count: int, begin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scorer_module, "CHUNK", 64)
+    monkeypatch.setattr(passes, "CHUNK", 64)
     module = random_module(kind)
     tokens = torch.randint(2, 90, (count,), generator=torch.Generator().manual_seed(count)).tolist()
     scorer = Scorer(model_of(module), 5, 256)

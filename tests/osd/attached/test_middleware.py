@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from typing import Any
 
@@ -12,17 +11,15 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osd.attached.vllm.exchange import Exchange
+from osd.attached.vllm.plugin.osd_vllm.exchange import Exchange
+from osd.attached.vllm.plugin.osd_vllm.harvest import HarvestMiddleware
 from tests.support.fake_vllm import FakeEngine, make_app
 
 
 class KeptRecords:
-    """A sink that keeps everything."""
+    """A sender that keeps everything and sends nothing."""
 
-    k, shows_metrics, tenant_header = 5, False, "x-tenant"
-
-    def depth(self) -> int:
-        return self.k
+    shows_metrics, tenant_header, serving = False, "x-tenant", "d" * 64
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
@@ -30,8 +27,8 @@ class KeptRecords:
         self.incomplete = 0
         self.closed = False
 
-    def version(self) -> str:
-        return "d" * 64
+    def depth(self) -> int:
+        return 5
 
     def put(self, record: dict[str, Any]) -> None:
         self.records.append(record)
@@ -80,19 +77,18 @@ def _without(event: bytes) -> bytes:
     return prefix + json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def test_the_sink_is_closed_when_the_server_ends(fake: FakeEngine) -> None:
-    middleware, sink = importlib.import_module("osd_vllm.middleware"), KeptRecords()
-    with TestClient(middleware.HarvestMiddleware(make_app(fake, harvests=False), sink)):
-        assert not sink.closed
-    assert sink.closed
+def test_the_sender_is_closed_when_the_server_ends(fake: FakeEngine) -> None:
+    sender = KeptRecords()
+    with TestClient(HarvestMiddleware(make_app(fake, harvests=False), sender)):
+        assert not sender.closed
+    assert sender.closed
 
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_client_gets_what_it_would_have_had(fake: FakeEngine, chat: bool) -> None:
     plain = make_app(fake, harvests=False)
-    middleware = importlib.import_module("osd_vllm.middleware")
-    sink = KeptRecords()
-    harvested = middleware.HarvestMiddleware(plain, sink)
+    sender = KeptRecords()
+    harvested = HarvestMiddleware(plain, sender)
     path = "/v1/chat/completions" if chat else "/v1/completions"
 
     @settings(max_examples=25)
@@ -104,12 +100,12 @@ def test_a_client_gets_what_it_would_have_had(fake: FakeEngine, chat: bool) -> N
         if wants is not None:
             body |= {"logprobs": True, "top_logprobs": wants} if chat else {"logprobs": wants}
         expected = served(plain, path, body)
-        before = len(sink.records)
+        before = len(sender.records)
         assert served(harvested, path, body) == (expected[0], without_speculation(expected[1]))
-        assert not sink.errors and not sink.incomplete
-        assert len(sink.records) == before + (expected[0] == 200)
+        assert not sender.errors and not sender.incomplete
+        assert len(sender.records) == before + (expected[0] == 200)
         if expected[0] == 200:
-            check(sink.records[-1], fake, body, asks=wants is not None)
+            check(sender.records[-1], fake, body, asks=wants is not None)
 
     holds()
 
@@ -141,41 +137,40 @@ def test_what_is_not_harvested_passes_untouched(fake: FakeEngine, body: bytes) -
         seen.append(await request.body())
         return Response(b"untouched")
 
-    middleware = importlib.import_module("osd_vllm.middleware")
-    sink = KeptRecords()
-    answer = TestClient(middleware.HarvestMiddleware(app, sink)).post("/v1/completions", content=body)
-    assert answer.content == b"untouched" and seen == [body] and not sink.records
+    sender = KeptRecords()
+    answer = TestClient(HarvestMiddleware(app, sender)).post("/v1/completions", content=body)
+    assert answer.content == b"untouched" and seen == [body] and not sender.records
 
 
 def test_a_client_that_wants_nothing_kept_is_not_harvested(fake: FakeEngine) -> None:
-    middleware, sink = importlib.import_module("osd_vllm.middleware"), KeptRecords()
-    app = middleware.HarvestMiddleware(make_app(fake, harvests=False), sink)
+    sender = KeptRecords()
+    app = HarvestMiddleware(make_app(fake, harvests=False), sender)
     served(app, "/v1/completions", {"prompt": [5, 6], "max_tokens": 3}, {"X-OSD-Learn": "false"})
-    assert not sink.records
+    assert not sender.records
 
 
 def test_a_record_names_the_tenant_and_never_a_key(fake: FakeEngine) -> None:
-    middleware, sink = importlib.import_module("osd_vllm.middleware"), KeptRecords()
-    app = middleware.HarvestMiddleware(make_app(fake, harvests=False), sink)
+    sender = KeptRecords()
+    app = HarvestMiddleware(make_app(fake, harvests=False), sender)
     served(
         app,
         "/v1/completions",
         {"prompt": [5, 6], "max_tokens": 3},
         {"Authorization": "Bearer osd-secret", "X-Tenant": "acme"},
     )
-    assert sink.records[0]["tenant"] == "acme" and "osd-secret" not in json.dumps(sink.records)
-    assert len(sink.records[0]["key"]) == 64
+    assert sender.records[0]["tenant"] == "acme" and "osd-secret" not in json.dumps(sender.records)
+    assert len(sender.records[0]["key"]) == 64
 
 
-def test_a_failing_sink_costs_no_answer(fake: FakeEngine) -> None:
+def test_a_failing_sender_costs_no_answer(fake: FakeEngine) -> None:
     class Failing(KeptRecords):
         def put(self, record: dict[str, Any]) -> None:
             raise RuntimeError("no")
 
-    middleware, sink = importlib.import_module("osd_vllm.middleware"), Failing()
-    app = middleware.HarvestMiddleware(make_app(fake, harvests=False), sink)
+    sender = Failing()
+    app = HarvestMiddleware(make_app(fake, harvests=False), sender)
     status, body = served(app, "/v1/completions", {"prompt": [5, 6], "max_tokens": 3})
-    assert status == 200 and json.loads(body)["choices"][0]["text"] and len(sink.errors) == 1
+    assert status == 200 and json.loads(body)["choices"][0]["text"] and len(sender.errors) == 1
 
 
 @pytest.mark.parametrize(
@@ -187,9 +182,9 @@ def test_each_version_has_a_prefix_cache_of_its_own_and_what_vllm_refuses_it_ref
     given: dict[str, Any], asked: Any
 ) -> None:
     body = json.dumps({"prompt": [1], **given}).encode()
-    exchange = Exchange.begin("/v1/completions", body, 5, shows_metrics=False)
-    assert exchange and json.loads(exchange.ask(5, "d" * 64))["cache_salt"] == asked
-    assert json.loads(exchange.ask(5, None)).get("cache_salt") == given.get("cache_salt")
+    exchange = Exchange.of_request("/v1/completions", body, 5, shows_metrics=False)
+    assert exchange and json.loads(exchange.body_for_vllm(5, "d" * 64))["cache_salt"] == asked
+    assert json.loads(exchange.body_for_vllm(5, None)).get("cache_salt") == given.get("cache_salt")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -207,10 +202,10 @@ def test_what_is_refused_for_our_sake_is_asked_again_as_the_client_asked(fake: F
         status, body = served(plain, "/v1/completions", seen[-1])
         return Response(body, status, media_type="text/event-stream" if stream else "application/json")
 
-    middleware, sink = importlib.import_module("osd_vllm.middleware"), KeptRecords()
+    sender = KeptRecords()
     body = {"prompt": [5, 6], "max_tokens": 3, "stream": stream}
-    harvested = served(middleware.HarvestMiddleware(app, sink), "/v1/completions", body)
+    harvested = served(HarvestMiddleware(app, sender), "/v1/completions", body)
     assert harvested == served(plain, "/v1/completions", body)
-    assert [one.get("logprobs") for one in seen] == [5, None] and len(sink.errors) == 1 and not sink.records
-    wrong = served(middleware.HarvestMiddleware(app, sink), "/v1/completions", {**body, "logprobs": 9})
-    assert wrong == (400, b"logprobs may be 3 at most") and len(sink.errors) == 1
+    assert [one.get("logprobs") for one in seen] == [5, None] and len(sender.errors) == 1 and not sender.records
+    wrong = served(HarvestMiddleware(app, sender), "/v1/completions", {**body, "logprobs": 9})
+    assert wrong == (400, b"logprobs may be 3 at most") and len(sender.errors) == 1

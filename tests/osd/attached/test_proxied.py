@@ -21,18 +21,17 @@ from osd.attached.base import EngineUnsuited
 from osd.attached.collector import make_collector
 from osd.attached.intake import Intake
 from osd.attached.proxy import HarvestProxy
-from osd.attached.restart import RestartHook
-from osd.attached.vllm import plain, sender
-from osd.attached.vllm.digest import weights_digest
-from osd.attached.vllm.drafts_as import SpeculatedAnswer, agreement
-from osd.attached.vllm.options import Options
-from osd.attached.vllm.plain import PlainVllm
+from osd.attached.vllm import stock as stock_module
+from osd.attached.vllm.plugin.osd_vllm import sender
+from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.options import Options
+from osd.attached.vllm.stock import RestartHook, SpeculatedAnswer, StockVllm, agreement
 from osd.models.model_digest import model_digest
 from storage.records import Route, TokenKind, VersionState
 from storage.settings import Settings
 from storage.store import Store
 from tests.osd.attached.test_attach import Running, ask, better, settings
-from tests.support.fake_stock_vllm import HOOK, StockVllm
+from tests.support.fake_stock_vllm import HOOK, FakeStock
 from tests.support.fake_vllm import TOKEN, FakeEngine
 from tests.support.waiting import until
 
@@ -40,14 +39,14 @@ __all__ = ["settings"]
 
 
 @pytest.fixture
-def stock(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> StockVllm:
-    monkeypatch.setattr(plain, "PROMPTS", 3)
-    monkeypatch.setattr(plain, "OUTPUT", 16)
-    return StockVllm(fake)
+def stock(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> FakeStock:
+    monkeypatch.setattr(stock_module, "ANSWERS", 3)
+    monkeypatch.setattr(stock_module, "OUTPUT", 16)
+    return FakeStock(fake)
 
 
 @pytest.fixture
-def vllm(stock: StockVllm) -> Iterator[Running]:
+def vllm(stock: FakeStock) -> Iterator[Running]:
     running = Running(stock.app())
     yield running
     running.stop()
@@ -69,20 +68,20 @@ def home(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Household]:  # fmt: skip
     monkeypatch.setattr(sender, "WAIT", 0.05)
-    monkeypatch.setattr(proxy_module, "LOOK", 0.05)
+    monkeypatch.setattr(proxy_module, "POLL_SECONDS", 0.05)
     (tmp_path / "hook.py").write_text(HOOK)
     hook = RestartHook(f"{sys.executable} {tmp_path / 'hook.py'}", 30.0)
-    facts = PlainVllm(vllm.url, None, None, str(folders["draft"]), None).probe()
+    facts = StockVllm(vllm.url, None, None, str(folders["draft"]), None).probe()
     root = store.versions.register_root("sql", folders["draft"], target=facts.digest)
     store.routes.add(Route("sql", "sql"))
     store.engines.add(facts.name, vllm.url, "sql", {"kind": facts.kind})
     attachment = Attachment(
-        store, settings, lambda engine: PlainVllm(engine.url, None, None, str(folders["draft"]), hook)
+        store, settings, lambda engine: StockVllm(engine.url, None, None, str(folders["draft"]), hook)
     )
-    collector = Running(make_collector(Intake(store, settings, attachment.replicas), TOKEN, 1 << 20))
+    collector = Running(make_collector(Intake(store, settings, attachment.followers), TOKEN, 1 << 20))
     before = HarvestProxy(vllm.url, Options(TOKEN, facts.name, collector.url, (), 20, 64, None, 0, "", False, None))
     proxy = Running(before)
-    attachment.begin()
+    attachment.start()
     until(lambda: before.sender.serving == weights_digest(folders["draft"]))
     yield Household(attachment, proxy, before.sender, root.id)
     attachment.close()
@@ -91,7 +90,7 @@ def home(
 
 
 def test_what_passes_is_learned_from_and_clients_get_what_they_asked_for(
-    store: Store, stock: StockVllm, vllm: Running, home: Household
+    store: Store, stock: FakeStock, vllm: Running, home: Household
 ) -> None:
     prompts = [[7 + n, 30, 41] for n in range(4)]
     answers = [ask(home.proxy, prompt) for prompt in prompts]
@@ -104,7 +103,7 @@ def test_what_passes_is_learned_from_and_clients_get_what_they_asked_for(
     assert home.sender.counts["failed"] == 0
 
 
-def test_everything_else_passes_as_it_is(stock: StockVllm, vllm: Running, home: Household) -> None:
+def test_everything_else_passes_as_it_is(stock: FakeStock, vllm: Running, home: Household) -> None:
     for path in ("/v1/models", "/version", "/nowhere?a=1&b=%20"):
         assert fetch(home.proxy.url + path) == fetch(vllm.url + path)
     wrong = {"prompt": [5], "max_tokens": 0}
@@ -127,7 +126,7 @@ def fetch(url: str, body: Any = None) -> tuple[int, bytes]:
 
 
 def test_a_newer_version_is_published_by_starting_vllm_again(
-    store: Store, stock: StockVllm, home: Household, folders: dict[str, Path]
+    store: Store, stock: FakeStock, home: Household, folders: dict[str, Path]
 ) -> None:
     said = ask(home.proxy, [9, 9, 9])
     newer = better(store, folders, home.root)
@@ -141,7 +140,7 @@ def test_a_newer_version_is_published_by_starting_vllm_again(
 
 
 def test_one_that_somebody_started_again_gets_the_current_version_anew(
-    store: Store, stock: StockVllm, home: Household, folders: dict[str, Path]
+    store: Store, stock: FakeStock, home: Household, folders: dict[str, Path]
 ) -> None:
     newer = better(store, folders, home.root)
     until(lambda: len(stock.restarts) == 1)
@@ -155,7 +154,7 @@ def test_one_that_somebody_started_again_gets_the_current_version_anew(
 
 
 def test_a_restart_that_fails_is_named_and_tried_once(
-    store: Store, stock: StockVllm, home: Household, folders: dict[str, Path], tmp_path: Path
+    store: Store, stock: FakeStock, home: Household, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "hook.py").write_text(
         "import sys; open(sys.argv[1] + '.ran', 'a').write('x'); sys.exit('no GPU is free')"
@@ -171,7 +170,7 @@ def test_a_restart_that_fails_is_named_and_tried_once(
 def test_a_hook_that_starts_another_draft_is_found_out(vllm: Running, folders: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "hook.py").write_text(f"import sys\nsys.argv[1] = {str(folders['draft'])!r}\n{HOOK}")
     hook = RestartHook(f"{sys.executable} {tmp_path / 'hook.py'}", 30.0)
-    engine = PlainVllm(vllm.url, None, None, str(folders["draft"]), hook)
+    engine = StockVllm(vllm.url, None, None, str(folders["draft"]), hook)
     engine.probe()
     with pytest.raises(EngineUnsuited, match="does not draft as"):
         engine.publish(folders["better"], weights_digest(folders["better"]), "v1")
@@ -190,15 +189,15 @@ def test_what_is_wrong_with_a_hook_is_said(
     vllm: Running, folders: dict[str, Path], command: str | None, says: str
 ) -> None:
     hook = RestartHook(command, 0.5) if command else None
-    engine = PlainVllm(vllm.url, None, None, str(folders["draft"]), hook)
+    engine = StockVllm(vllm.url, None, None, str(folders["draft"]), hook)
     with pytest.raises(EngineUnsuited, match=says):
         engine.publish(folders["better"], weights_digest(folders["better"]), "v1")
 
 
 def test_a_probe_says_what_is_missing(
-    stock: StockVllm, vllm: Running, folders: dict[str, Path], tmp_path: Path
+    stock: FakeStock, vllm: Running, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    found = PlainVllm(vllm.url, None, None, str(folders["draft"]), None).probe()
+    found = StockVllm(vllm.url, None, None, str(folders["draft"]), None).probe()
     assert found.digest == model_digest(str(folders["target"])) and found.gamma == 3 and found.version == "0.32.0"
     assert found.serves == weights_digest(folders["draft"])
     for target, draft, says in [
@@ -207,7 +206,7 @@ def test_a_probe_says_what_is_missing(
         (None, str(folders["better"]), "does not draft as"),
     ]:
         with pytest.raises(EngineUnsuited, match=says):
-            PlainVllm(vllm.url, None, target, draft, None).probe()
+            StockVllm(vllm.url, None, target, draft, None).probe()
 
 
 def test_a_client_that_leaves_takes_the_request_with_it() -> None:

@@ -60,12 +60,11 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Makes a sender; quicker than in earnest."""
     senders = []
     monkeypatch.setenv("OSD_VLLM_TOKEN", TOKEN)
-    monkeypatch.syspath_prepend(str(tmp_path / "package"))
-    plugin(tmp_path / "package")
+    plugin(monkeypatch)
     module = importlib.import_module("osd_vllm.sender")
     monkeypatch.setattr(module, "WAIT", 0.05)
     monkeypatch.setattr(module, "AGAIN", 0.1)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from fastapi.testclient import TestClient
 
+from osd.attached.vllm.plugin.osd_vllm.routes import remember_tokens
 from osd.demo import TARGET
 from osd.models.tokenizer import load_tokenizer
-from tests.support.fake_vllm import FakeEngine, make_app, plugin
+from tests.support.fake_vllm import FakeEngine, make_app
 
 
-def remembered(folder: Path, tokenizer: Any) -> None:
-    plugin(folder)
-    importlib.import_module("osd_vllm.tokens").remember_tokens(tokenizer)
-
-
-def test_every_token_s_text_is_the_tokenizer_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_every_token_s_text_is_the_tokenizer_s() -> None:
     plain: Any = load_tokenizer(TARGET)
     tokenizer: Any = load_tokenizer(TARGET)
-    remembered(tmp_path, tokenizer)
+    remember_tokens(tokenizer)
     ids = range(len(plain))
     expected = [plain.decode([token]) for token in ids]
     assert [tokenizer.decode([token]) for token in ids] == expected
@@ -36,11 +28,10 @@ def test_every_token_s_text_is_the_tokenizer_s(tmp_path: Path, monkeypatch: pyte
     assert tokenizer.decode(special) == plain.decode(special) != ""
 
 
-def test_a_token_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_a_token_is_decoded_once() -> None:
     asked: list[list[int]] = []
     tokenizer = SimpleNamespace(decode=lambda ids: asked.append(ids) or "text")
-    remembered(tmp_path, tokenizer)
+    remember_tokens(tokenizer)
     assert [tokenizer.decode([7]) for _ in range(3)] == ["text"] * 3 and asked == [[7]]
     tokenizer.decode([7, 8])
     tokenizer.decode([7, 8])

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.attached.tune import TunedBatch, batch_sizes, draft_lengths, judged, schedule_of, tune
+from osd.attached.trials import TunedBatch, batch_sizes, draft_lengths, judged, schedule_of, tune
 
 PLUGIN = Path(__file__).parents[3] / "osd" / "attached" / "vllm" / "plugin" / "osd_vllm"
 

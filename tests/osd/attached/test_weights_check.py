@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from osd.attached.vllm.digest import weights_digest
-from osd.attached.vllm.weights_check import Refused, check, shapes
+from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import Refused, check, shapes
 
 EMBEDDINGS = torch.arange(12.0).view(6, 2)
 SHARED = {"model.embed_tokens.weight": EMBEDDINGS}

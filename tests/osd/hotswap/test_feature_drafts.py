@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from osd.attached.folders import servable_folder
+from osd.attached.follower import servable_folder
 from osd.engine.engine import Engine
 from osd.engine.session import serving
 from osd.hotswap.drafts import Swap

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers as tf
 
-from osd.attached.scorer import Scorer
+from osd.attached.passes import Scorer
 from osd.engine.engine import Engine
 from osd.models.encoder_decoder import EncoderDecoderForward, layers_of
 from osd.models.features.new import new_feature_draft

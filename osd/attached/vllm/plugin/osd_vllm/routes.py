@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import State
 
 from . import KNOWN, __version__
-from .harvest import options, sender
-from .identity import file_digests
-from .tokens import remember_tokens
+from .digests import target_digests
+from .options import options
+from .sender import sender
 
 Facts = dict[str, Any]
 log = logging.getLogger("osd.vllm")
@@ -69,7 +69,7 @@ class OsdRoutes:
         """Note the engine, and ask for no more log-probabilities than it gives."""
         state.osd_engine, state.osd_args, state.osd_turn = engine_client, args, asyncio.Lock()
         sender().engine = options().engine or f"{socket.gethostname()}:{args.port}"
-        state.osd_target = asyncio.create_task(asyncio.to_thread(file_digests, args.model, args.revision))
+        state.osd_target = asyncio.create_task(asyncio.to_thread(target_digests, args.model, args.revision))
         most = args.max_logprobs
         if 0 <= most < sender().k:
             log.warning("osd asks for %d log-probabilities, as --max-logprobs says, not %d", most, sender().k)
@@ -196,3 +196,23 @@ def _vllm_version() -> str:
     import vllm
 
     return str(vllm.__version__)
+
+
+def remember_tokens(tokenizer: Any) -> None:
+    """Let a tokenizer decode a single token once and remember its text; everything else it does as before.
+
+    vLLM turns the likeliest tokens of each position into text one by one, in the process that answers clients, also
+    where it is then asked to name them by their ids: an eighth of a millisecond for each token of an answer. The text
+    of a single token depends on nothing but its id.
+    """
+    decode, known = tokenizer.decode, dict[int, str]()
+
+    def remembered(*args: Any, **kwargs: Any) -> Any:
+        ids = args[0] if len(args) == 1 and not kwargs else None
+        if not (isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], int)):
+            return decode(*args, **kwargs)
+        if (text := known.get(ids[0])) is None:
+            text = known[ids[0]] = decode(ids)
+        return text
+
+    tokenizer.decode = remembered

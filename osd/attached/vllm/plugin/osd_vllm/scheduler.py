@@ -16,7 +16,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from . import KNOWN
-from .harvest import options
+from .options import options
 
 log = logging.getLogger("osd.vllm")
 POLL = 0.1

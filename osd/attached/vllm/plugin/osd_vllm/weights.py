@@ -1,12 +1,126 @@
-"""Loads checked tensors into the draft of a running vLLM."""
+"""Reads a draft's folder, checks it against the draft that an engine has loaded before anything of that is touched, and
+loads it into the draft of a running vLLM.
+
+Runs in vLLM's workers; what SGLang is sent is checked by it too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
+
+from .digests import weights_digest
+
+Shapes = dict[str, tuple[int, ...]]
+SAME = (
+    "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "intermediate_size", "vocab_size", "draft_vocab_size", "tie_word_embeddings", "rope_theta", "rope_parameters",
+    "rms_norm_eps", "hidden_act", "eagle_aux_hidden_state_layer_ids", "norm_before_residual", "truncated_vocab_size",
+)  # fmt: skip
+"""Fields of config.json in which a new version must be as the draft that the engine started with."""
+
+
+class Refused(ValueError):
+    """A folder cannot be loaded; nothing was changed."""
+
+
+class NotSeen(Refused):
+    """This machine does not see what was to be published: that is no fault of the draft's."""
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+def shapes(folder: Path) -> Shapes:
+    """Return the names and shapes of a folder's tensors."""
+    known: Shapes = {}
+    for path in _files(folder):
+        with safe_open(path, "pt") as file:
+            known |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
+    return known
+
+
+def read(folder: Path) -> dict[str, torch.Tensor]:
+    """Read a folder's tensors."""
+    tensors: dict[str, torch.Tensor] = {}
+    for path in _files(folder):
+        with safe_open(path, "pt") as file:
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
+    return tensors
+
+
+def check(
+    folder: Path, sha256: str, config: Any, known: Shapes, shared: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Read a folder and check it: its digest, its configuration, names and shapes, finite numbers, and that no tensor
+    would change a parameter that the target uses too.
+
+    ``config`` is the loaded draft's, ``known`` what the folder had that it was loaded from, ``shared`` the draft's
+    parameters that are the target's. Returns what is to be loaded: copies of the target's own are left out. Raises
+    Refused.
+    """
+    if not _files(folder):
+        raise NotSeen(f"{folder} holds no .safetensors file that this machine sees")
+    if (found := weights_digest(folder)) != sha256:
+        raise NotSeen(f"{folder} has the digest {found[:12]}…, and {sha256[:12]}… was to be published")
+    _check_config(folder, config)
+    tensors = _without_shared(read(folder), shared)
+    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    _check_shapes(given, {name: shape for name, shape in known.items() if not sharers(name, shared)})
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor.float()).all()):
+            raise Refused(f"{name} holds numbers that are not finite")
+    return tensors
+
+
+def _check_config(folder: Path, config: Any) -> None:
+    try:
+        given = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise Refused(f"config.json cannot be read ({error})") from None
+    for field in SAME:
+        ours = getattr(config, field, None)
+        if field in given and _plain(field, given[field]) != _plain(field, ours) and ours is not None:
+            raise Refused(f"{field} is {given[field]!r}, and the draft that is loaded has {ours!r}")
+
+
+def _plain(field: str, value: Any) -> Any:
+    """Return a field's value as it compares: vLLM calls published EAGLE heads by another architecture than they do."""
+    return [re.sub("Eagle3?", "", str(name)) for name in value or ()] if field == "architectures" else value
+
+
+def _check_shapes(given: Shapes, known: Shapes) -> None:
+    if given == known:
+        return
+    name = sorted(name for name in given.keys() | known.keys() if given.get(name) != known.get(name))[0]
+    raise Refused(f"{name} is {given.get(name, 'missing')}, and the draft that is loaded has {known.get(name, 'none')}")
+
+
+def sharers(name: str, shared: Iterable[str]) -> list[str]:
+    """Return the shared parameters that a tensor goes into, told by the end of its name, whatever module is named
+    before."""
+    return [theirs for theirs in shared if name.endswith(".".join(theirs.split(".")[-2:]))]
+
+
+def _without_shared(tensors: Mapping[str, torch.Tensor], shared: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Leave out what goes into shared parameters: some published EAGLE heads bring a copy of the target's. Raises
+    Refused where it is none."""
+    kept: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        for theirs in (found := sharers(name, shared)):
+            if not torch.equal(tensor.to(shared[theirs]), shared[theirs]):
+                raise Refused(f"{name} would be written into the target's own {theirs}; publish the folder without it")
+        if not found:
+            kept[name] = tensor
+    return kept
 
 
 def shared_parameters(draft: nn.Module, target: nn.Module) -> dict[str, torch.Tensor]:

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from .digest import weights_digest
-from .weights import put, shared_parameters
-from .weights_check import NotSeen, Refused, check, read, shapes, sharers
+from .digests import weights_digest
+from .weights import NotSeen, Refused, check, put, read, shapes, shared_parameters, sharers
 
 Facts = dict[str, Any]
 PROCESS = uuid.uuid4().hex

@@ -1,26 +1,36 @@
-"""A running vLLM without osd's plugin, behind `osd attach --proxy`: it is published to by starting it again."""
+"""A running vLLM without osd's plugin, behind `osd attach --proxy`: it is published to by starting it again, and what
+it accepts tells which draft it has.
+
+Where drafts are greedy, a step accepts exactly the tokens that the draft would have drafted there, so one pass of a
+folder's model over an answer says what each step should have accepted. Drafts that guess alike cannot be told apart.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from osd.attached.base import EngineFacts, EngineUnreachable, EngineUnsuited, RankVersion, Schedule
-from osd.attached.restart import RestartHook
-from osd.attached.vllm.digest import weights_digest
-from osd.attached.vllm.drafts_as import SpeculatedAnswer, agreement
-from osd.attached.vllm.engine import COMPLETIONS, DRAFT_MODEL, VllmEngine
+from osd.attached.vllm.engine import COMPLETIONS, DRAFT_MODEL, VllmEngine, trial_prompt
+from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
 from osd.models.model_digest import model_digest
+from osd.models.weights import read_weights
 from storage.versions.feature_kinds import feature_kind
 
 KIND = "vllm-proxied"
-PROMPTS, LENGTH, OUTPUT, STEP = 6, 24, 32, 37
-"""Answers that tell which draft serves; their prompts are any ids, apart by STEP."""
+ANSWERS, OUTPUT = 6, 32
+"""Answers that tell which draft serves, and tokens of each."""
 TOP_K = 20
 """vLLM's --max-logprobs where nobody gave one."""
 ALIKE = 0.9
@@ -31,8 +41,8 @@ STARTED = re.compile(r"^(?:process_start_time_seconds|vllm:\w+_created\{[^\n]*\}
 """When a process of Python's client of Prometheus began to count."""
 
 
-class PlainVllm(VllmEngine):
-    """A stock vLLM. It does not say which draft it has loaded: what it accepts tells (:mod:`.drafts_as`)."""
+class StockVllm(VllmEngine):
+    """A stock vLLM. It does not say which draft it has loaded: what it accepts tells (:func:`agreement`)."""
 
     def __init__(
         self, url: str, api_key: str | None, target: str | None, draft: str | None, hook: RestartHook | None,
@@ -120,13 +130,13 @@ class PlainVllm(VllmEngine):
 
     def _drafts_as(self, folder: Path) -> bool:
         """Return whether what it accepts is what a folder's model would have had right; True where nothing tells."""
-        share = agreement(folder, self._answers(PROMPTS))
+        share = agreement(folder, self._answers(ANSWERS))
         return share is None or share >= ALIKE
 
     def _answers(self, count: int) -> list[SpeculatedAnswer]:
         found = []
         for number in range(count):
-            prompt = [3 + (number * STEP + place * 7) % 61 for place in range(LENGTH)]
+            prompt = trial_prompt(number)
             answer = self._answer(prompt, OUTPUT, temperature=0)
             found.append(self._read(COMPLETIONS, partial(_speculated, prompt), answer))
         return found
@@ -145,11 +155,75 @@ class PlainVllm(VllmEngine):
         except EngineUnreachable:
             return None
 
-    def _unsuited(self, reason: str) -> EngineUnsuited:
-        return EngineUnsuited(engine=self.name, reason=reason)
-
 
 def _speculated(prompt: Sequence[int], answer: Mapping[str, Any]) -> SpeculatedAnswer:
     steps = (answer.get("metrics") or {}).get("speculative_decoding") or {}
     accepted, drafted = steps.get("per_step_accepted") or (), steps.get("per_step_drafted") or ()
     return SpeculatedAnswer(prompt, answer["choices"][0]["token_ids"], accepted, drafted)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartHook:
+    """Runs a command with the draft's folder behind its own arguments, and OSD_ENGINE, OSD_URL and OSD_VERSION in its
+    environment. It may return before the engine is up."""
+
+    command: str
+    seconds: float
+    """It must have ended after so long, and after as long again the engine must be up."""
+
+    def __call__(self, engine: str, url: str, folder: Path, version: str) -> None:
+        """Run it. Raises EngineUnsuited with what it said last, where it fails."""
+        environment = {**os.environ, "OSD_ENGINE": engine, "OSD_URL": url, "OSD_VERSION": version}
+        try:
+            done = subprocess.run(
+                [*shlex.split(self.command), str(folder)], env=environment, timeout=self.seconds,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise self._failed(engine, f"had not ended after {self.seconds:.0f} s (attach.restart_seconds)") from None
+        except (OSError, ValueError) as error:
+            raise self._failed(engine, f"cannot be run: {error}") from None
+        if done.returncode:
+            said = (done.stdout.strip().splitlines() or ["nothing"])[-1][:300]
+            raise self._failed(engine, f"ended with {done.returncode} and said: {said}")
+
+    def _failed(self, engine: str, how: str) -> EngineUnsuited:
+        return EngineUnsuited(engine=engine, reason=f"`{shlex.split(self.command)[0]}` (attach.restart) {how}")
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculatedAnswer:
+    """A greedy answer, and what each step after its first token accepted and drafted."""
+
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+    accepted: Sequence[int]
+    drafted: Sequence[int]
+
+
+@torch.inference_mode()
+def agreement(folder: Path, answers: Sequence[SpeculatedAnswer]) -> float | None:
+    """Return the share of steps that accepted what the folder's model would have had right; None where there are none.
+
+    The step that an answer's end may have cut is left out. None for a feature draft, too, which guesses by what the
+    target has computed.
+    """
+    if feature_kind(folder):
+        return None
+    module: Any = read_weights(folder, torch.float32)
+    module.eval()
+    judged = [same for one in answers for same in _steps(module, one)]
+    return sum(judged) / len(judged) if judged else None
+
+
+def _steps(module: Any, answer: SpeculatedAnswer) -> list[bool]:
+    tokens = [*answer.prompt, *answer.tokens]
+    likeliest = module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].argmax(-1).tolist()
+    judged, place = [], len(answer.prompt) + 1
+    for accepted, drafted in zip(answer.accepted, answer.drafted, strict=True):
+        if place + drafted >= len(tokens):
+            break
+        right = [likeliest[at - 1] == tokens[at] for at in range(place, place + drafted)]
+        judged.append((right.index(False) if False in right else drafted) == accepted)
+        place += accepted + 1
+    return judged

@@ -6,49 +6,48 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from osd.attached.base import (
-    EngineError,
-    EngineFacts,
-    EngineRefused,
-    EngineUnreachable,
-    RankVersion,
-    ServingEngine,
-)
-from osd.attached.folders import servable_folder
-from osd.attached.vllm.digest import weights_digest
+from osd.attached.base import EngineError, EngineFacts, EngineRefused, EngineUnreachable, RankVersion, ServingEngine
+from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
 from osd.hotswap.canary_follower import CanaryFollower
+from osd.hotswap.export import export
+from osd.hotswap.whole_features import lacks_rows
 from storage import records
+from storage.access.engines import AttachedEngine
 from storage.access.workers import Worker, WorkerState
 from storage.errors import DraftUnsound
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.store import Store
+from storage.versions.feature_kinds import FEATURE_KINDS
 
 log = logging.getLogger(__name__)
 
 UNSERVED = (VersionState.CANDIDATE, VersionState.REJECTED)
 """States of versions that no engine can have."""
+MERGED = "merged"
+"""Folder of the store's directory for merged versions; it may be deleted at any time."""
 
 
-class Replica(CanaryFollower[DraftVersion]):
+class EngineFollower(CanaryFollower[DraftVersion]):
     """An engine and the draft that it serves."""
 
     def __init__(
-        self, store: Store, settings: Settings, engine: ServingEngine, url: str, draft: str, facts: EngineFacts
+        self, store: Store, settings: Settings, client: ServingEngine, engine: AttachedEngine, facts: EngineFacts
     ) -> None:
         """Start to follow. ``facts`` are what a probe found just now."""
         super().__init__(store, settings, facts.name)
-        self.engine, self.url, self.draft, self.facts = engine, url, draft, facts
-        self.line = store.versions.current(draft, facts.digest).draft
+        self.client, self.facts = client, facts
+        self.url, self.draft = engine.url, engine.draft
+        self.line = store.versions.current(self.draft, facts.digest).draft
         """The draft's line of versions for the engine's target."""
         self.started = records.now()
         self.away: str | None = None
         """Why the engine was not reached at the last look; None where it was."""
         self._every = settings.attach.poll_seconds
         self._gone_seconds = settings.fleet.gone_seconds
-        self._ranks = {rank.process for rank in facts.ranks}
         self._digests: dict[str, str] = {}
         self._publishing = False
         self._noted: str | None = None
@@ -78,7 +77,7 @@ class Replica(CanaryFollower[DraftVersion]):
         digest = self._digest(version)
         self._publishing = True  # until what it drafts with by then is noted
         try:
-            ranks = self.engine.publish(folder, digest, version.id)
+            ranks = self.client.publish(folder, digest, version.id)
         except EngineRefused as error:
             raise DraftUnsound(version=version.id, reason=str(error)) from None
         self._require_everywhere(version, digest, ranks)
@@ -107,7 +106,7 @@ class Replica(CanaryFollower[DraftVersion]):
 
     def _look(self) -> None:
         try:
-            self._notice_restart(self.engine.served())
+            self._notice_restart(self.client.served())
             if self.away is not None and self.troubles.get(self.line) == self.away:
                 del self.troubles[self.line]
             self.away = None
@@ -138,7 +137,6 @@ class Replica(CanaryFollower[DraftVersion]):
     def _notice_restart(self, ranks: Sequence[RankVersion]) -> None:
         """Forget what serves where the engine has something else by now: it was started again, or somebody else has
         published to it."""
-        self._ranks = {rank.process for rank in ranks}
         serving = self.serving.get(self.line)
         if serving and any(rank.sha256 != self._digest(serving) for rank in ranks):
             log.warning(
@@ -162,3 +160,19 @@ class Replica(CanaryFollower[DraftVersion]):
         self.close()
         self.store.canaries.let_go(self.worker)
         self.store.workers.end(self.worker)
+
+
+def servable_folder(store: Store, version: DraftVersion) -> Path:
+    """Return a local folder with a version's full weights; a feature draft's with the rows of the target's output layer
+    that engines need.
+
+    Raises WeightsDamaged, StoreWriteFailed, PlaceUnreachable.
+    """
+    folder = store.versions.folder(version)
+    if version.kind != "lora" and not (version.kind in FEATURE_KINDS and lacks_rows(version.kind, folder)):
+        return folder
+    place = store.directory / MERGED / version.id
+    if not place.is_dir():
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        export(store, version.id, place)
+    return place

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -66,6 +67,12 @@ class Options:
             os.environ.get("OSD_VLLM_TENANT_HEADER", "").lower(), os.environ.get("OSD_VLLM_SHOW_METRICS") == "1",
             Path(gamma) if gamma else None, _number("OSD_VLLM_POSITIONS", 100),
         )  # fmt: skip
+
+
+@cache
+def options() -> Options:
+    """Return the options of this process. Raises BadOption."""
+    return Options.read()
 
 
 def _require_private(url: str) -> None:

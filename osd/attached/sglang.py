@@ -4,22 +4,37 @@ It is published to by ``/begin_weight_update {"selector": "draft"}``, ``/update_
 ``/end_weight_update``, paused in place meanwhile: running requests wait and go on. ``/update_weights_from_disk`` knows
 no selector and would load the draft into the target; it is never asked. What the draft is stands in SGLang's label of
 weights, which a restart resets.
+
+``/update_weights_from_tensor`` knows pickled lists of (name, tensor) alone, which SGLang reads by an unpickler of its
+own that allows tensors and little else (``SafeUnpickler`` in srt/utils/common.py). They are written here and never
+read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import json
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from osd.attached.base import EngineError, EngineFacts, EngineRefused, EngineUnsuited, RankVersion, Schedule
-from osd.attached.http import HttpEngine, detail
-from osd.attached.sglang.payload import checked, payloads
-from osd.attached.vllm.digest import weights_digest
-from osd.attached.vllm.weights_check import NotSeen, Refused
+from osd.attached.base import (
+    EngineError,
+    EngineFacts,
+    EngineRefused,
+    HttpEngine,
+    RankVersion,
+    Schedule,
+    detail,
+)
+from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import NotSeen, Refused, check, shapes
 from osd.models.model_digest import model_digest
 
 KIND = "sglang"
@@ -28,6 +43,8 @@ SINGLE = "STANDALONE"
 KNOWN = "0.5."
 LABEL, LOADING = "osd:", "osd-loading"
 """What SGLang's label of weights begins with where a draft was published; what it is while one is being loaded."""
+CHUNK = 256 << 20
+"""Bytes of tensors in one request, but for a tensor that is larger."""
 
 
 class SglangEngine(HttpEngine):
@@ -139,9 +156,8 @@ class SglangEngine(HttpEngine):
         """Raise EngineRefused unless every rank has a draft that can be read back."""
         found = self._ask("POST", "/weights_checker", {"action": "checksum", "selector": "draft"}).get("ranks") or []
         if len(found) != self._tp or not all(rank["checksums"] for rank in found):
-            raise EngineRefused(
-                engine=self.name, reason=f"{len(found)} of its {self._tp} ranks have a draft to read back"
-            )
+            reason = f"{len(found)} of its {self._tp} ranks have a draft to read back"
+            raise EngineRefused(engine=self.name, reason=reason)
 
     def _require_suited(self, found: Mapping[str, Any]) -> None:
         version, algorithm = str(found.get("version")), found.get("speculative_algorithm")
@@ -174,5 +190,29 @@ class SglangEngine(HttpEngine):
             return EngineRefused(engine=self.name, reason=detail(said))
         return super()._refusal(status, said, path)
 
-    def _unsuited(self, reason: str) -> EngineUnsuited:
-        return EngineUnsuited(engine=self.name, reason=reason)
+
+def checked(folder: Path, sha256: str, launched: Path) -> dict[str, torch.Tensor]:
+    """Read a folder's tensors, checked against the draft that SGLang was started with: an error while it loads would
+    end SGLang's scheduler. Raises Refused."""
+    try:
+        config = SimpleNamespace(**json.loads((launched / "config.json").read_text()))
+    except (OSError, ValueError) as error:
+        raise Refused(f"config.json of {launched}, with which it was started, cannot be read ({error})") from None
+    return check(folder, sha256, config, shapes(launched), {})
+
+
+def payloads(tensors: dict[str, torch.Tensor]) -> Iterator[str]:
+    """Yield the tensors in base64, some at a time."""
+    some: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for name, tensor in tensors.items():
+        if some and size + tensor.nbytes > CHUNK:
+            yield _packed(some)
+            some, size = [], 0
+        some.append((name, tensor.contiguous()))
+        size += tensor.nbytes
+    yield _packed(some)
+
+
+def _packed(tensors: list[tuple[str, torch.Tensor]]) -> str:
+    return base64.b64encode(pickle.dumps(tensors)).decode()

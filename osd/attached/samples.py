@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,19 +22,10 @@ from storage.records import Outcome, RequestSamples, TokenKind
 
 Ints = npt.NDArray[np.int32]
 CONTROLLER = "vllm"
-
-
-class Recover(Protocol):
-    """Recovers refused tokens by the draft that drafted."""
-
-    def __call__(self, version: str, tokens: Sequence[int], positions: Sequence[int]) -> Sequence[int] | None:
-        """Return the draft's likeliest token at each position given the tokens before it; None where the version's
-        weights are not to be had."""
-        ...
-
-
+Recover = Callable[[str, Sequence[int], Sequence[int]], Sequence[int] | None]
+"""Recovers refused tokens by the draft that drafted (:class:`osd.attached.passes.DraftPass`)."""
 Score = Callable[[Sequence[int], int], TopKLogprobs]
-"""Reads a text by the target: its distributions from a position on (:class:`osd.attached.scorer.Scorer`)."""
+"""Reads a text by the target: its distributions from a position on (:class:`osd.attached.passes.Scorer`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """What is asked of vLLM beyond what its client asked, and how the answer becomes what the client would have had.
 
-Pure functions over the JSON of /v1/completions and /v1/chat/completions. They run inside vLLM (the plugin's
-middleware) and in front of it (`osd attach --proxy`), so they import nothing but the standard library.
+Pure functions over the JSON of /v1/completions and /v1/chat/completions.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MARK = "token_id:"
 """What vLLM puts before an id where it names tokens by their ids."""
 
 
-@dataclass(slots=True)
+@dataclass
 class HarvestedChoice:
     """One answer as it grows."""
 
@@ -53,7 +52,7 @@ class Exchange:
     """The chunk that ends a stream, until the usage chunk has told the fingerprint that belongs to it."""
 
     @classmethod
-    def begin(cls, path: str, body: bytes, k: int, *, shows_metrics: bool) -> Exchange | None:
+    def of_request(cls, path: str, body: bytes, k: int, *, shows_metrics: bool) -> Exchange | None:
         """Read a request; return None for one that is not harvested and passes untouched: of another route, that is no
         JSON (vLLM says so better), of several prompts, with beam search, or that echoes its prompt."""
         if path not in PATHS:
@@ -72,7 +71,7 @@ class Exchange:
         usage = bool(asked.get("stream")) and alone and isinstance(options, dict) and not options.get("include_usage")
         return cls(asked, chat, scored, usage, shows_metrics)
 
-    def ask(self, k: int, version: str | None) -> bytes:
+    def body_for_vllm(self, k: int, version: str | None) -> bytes:
         """Return the body that vLLM is sent: with token ids, the ``k`` likeliest tokens, and a stream's usage chunk.
 
         ``version``: digest of the draft that serves. It becomes part of the prefix cache's salt: cached blocks hold the
@@ -89,12 +88,12 @@ class Exchange:
             body["stream_options"] = {**(self.asked.get("stream_options") or {}), "include_usage": True}
         return json.dumps(body).encode()
 
-    def whole(self, answer: Json) -> Json:
+    def client_answer(self, answer: Json) -> Json:
         """Take what is ours out of a whole answer, and keep it."""
         self._keep(answer)
         return self._trim(answer)
 
-    def chunks(self, chunk: Json) -> list[Json]:
+    def client_chunks(self, chunk: Json) -> list[Json]:
         """Take what is ours out of a chunk of a stream, and keep it; return the chunks that the client gets now."""
         self._keep(chunk)
         if self.usage and not chunk.get("choices") and chunk.get("usage"):
@@ -109,7 +108,7 @@ class Exchange:
             return []
         return [*self._release(None), chunk]
 
-    def rest(self) -> list[Json]:
+    def held(self) -> list[Json]:
         """Return what is still held once the stream has ended."""
         return self._release(None)
 
@@ -144,6 +143,16 @@ class Exchange:
             others = {k: v for k, v in answer["metrics"].items() if k != "speculative_decoding" and v is not None}
             answer["metrics"] = {**answer["metrics"], "speculative_decoding": None} if others else None
         return answer
+
+    def record(self) -> Json:
+        """Return what the collector is sent of it."""
+        speculation = self.speculation or {}
+        return {
+            "chat": self.chat, "temperature": self.asked.get("temperature"), "prompt": self.prompt,
+            "choices": [vars(self.choices[index]) for index in sorted(self.choices)],
+            "accepted": speculation.get("per_step_accepted"), "drafted": speculation.get("per_step_drafted"),
+            "model": self.asked.get("model"),
+        }  # fmt: skip
 
     @property
     def complete(self) -> bool:

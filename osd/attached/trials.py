@@ -1,8 +1,11 @@
-"""Works out how many tokens an engine should draft at each batch size, by trying: its own tokens a second decide.
+"""Trials on a running vLLM: whether publishing to it works, and how many tokens it should draft at each batch size.
 
-At some batch sizes, so many clients complete texts at once with one draft length after the other, in turns that
-are shifted from round to round. The shortest length counts that is no worse than the best by more than their errors. It
-takes a minute or two of the engine's time; requests that others send meanwhile blur it.
+A self-test publishes its own draft to it once more, which must change nothing.
+
+Draft lengths are tried: its own tokens a second decide. At some batch sizes, so many clients complete texts at once
+with one draft length after the other, in turns that are shifted from round to round. The shortest length counts
+that is no worse than the best by more than their errors. It takes a minute or two of the engine's time; requests that
+others send meanwhile blur it.
 """
 
 from __future__ import annotations
@@ -12,19 +15,68 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, stdev
 
 from osd.attached.base import EngineFacts, EngineUnsuited
-from osd.attached.vllm.engine import VllmEngine
+from osd.attached.vllm.engine import VllmEngine, trial_prompt
+from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
 
+PROMPTS, OUTPUT = 6, 32
+"""Answers of a self-test, and tokens of each."""
 Tokens = Sequence[int]
 Measure = Callable[[int, int], float]
 """Batch size and draft length → tokens a second."""
-Told = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Called after each turn with turns done and turns in all."""
-OUTPUT = 48
-"""Tokens of an answer."""
+TUNED_OUTPUT = 48
+"""Tokens of an answer, where draft lengths are tried."""
 ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Selftest:
+    """What a self-test saw."""
+
+    tokens: int
+    same_ids: bool
+    """Whether token ids were the same before and after."""
+    accepted_before: int
+    accepted_after: int
+    drafted: int
+
+
+def selftest(engine: VllmEngine) -> Selftest:
+    """Decode a few prompts, publish the draft that is served, decode them again.
+
+    Raises EngineUnsuited where that draft's folder is not seen from here, or ids or acceptance have changed.
+    """
+    facts = engine.probe()
+    folder = Path(facts.draft)
+    serves = facts.serves
+    if not folder.is_dir() or weights_digest(folder) != serves:
+        reason = "the folder of the draft that it serves is not seen from here, so there is nothing to publish again"
+        raise EngineUnsuited(engine=engine.name, reason=reason)
+    before = _decode(engine)
+    engine.publish(folder, serves, facts.ranks[0].version or serves)
+    after = _decode(engine)
+    found = Selftest(sum(map(len, before[0])), before[0] == after[0], before[1], after[1], after[2])
+    if not found.same_ids:
+        raise EngineUnsuited(engine=engine.name, reason="publishing the weights that it had changed its answers")
+    if found.accepted_after < 0.9 * found.accepted_before:
+        reason = f"publishing what it had lowered what is accepted: {found.accepted_before} to {found.accepted_after}"
+        raise EngineUnsuited(engine=engine.name, reason=reason)
+    return found
+
+
+def _decode(engine: VllmEngine) -> tuple[list[list[int]], int, int]:
+    """Return the ids of each answer, and accepted and drafted tokens in all, by the engine's own counters."""
+    start = engine.counters()
+    answers = [engine.complete(trial_prompt(number), OUTPUT) for number in range(PROMPTS)]
+    end = engine.counters()
+    names = "vllm:spec_decode_num_accepted_tokens", "vllm:spec_decode_num_draft_tokens"
+    accepted, drafted = (int(end.get(name, 0) - start.get(name, 0)) for name in names)
+    return answers, accepted, drafted
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +102,7 @@ def draft_lengths(most: int) -> list[int]:
     return sorted({length for length in (0, 1, 2, 3, 4, 6, 8, 12, 16, most) if length <= most})
 
 
-def tune(batches: Sequence[int], lengths: Sequence[int], measure: Measure, told: Told) -> Iterator[TunedBatch]:
+def tune(batches: Sequence[int], lengths: Sequence[int], measure: Measure, progress: Progress) -> Iterator[TunedBatch]:
     """Measure each draft length at each batch size, and yield what was found, batch by batch."""
     turns, done = len(batches) * len(lengths) * ROUNDS, 0
     for batch in batches:
@@ -60,7 +112,7 @@ def tune(batches: Sequence[int], lengths: Sequence[int], measure: Measure, told:
             for length in (*lengths[shift:], *lengths[:shift]):
                 rates[length].append(measure(batch, length))
                 done += 1
-                told(done, turns)
+                progress(done, turns)
         yield judged(batch, rates)
 
 
@@ -101,7 +153,7 @@ def measure_by(engine: VllmEngine, prompts: Sequence[Tokens]) -> Measure:
         place += len(some)
         began = time.perf_counter()
         with ThreadPoolExecutor(batch) as clients:
-            answers = list(clients.map(lambda prompt: engine.complete(prompt, OUTPUT), some))
+            answers = list(clients.map(lambda prompt: engine.complete(prompt, TUNED_OUTPUT), some))
         return sum(map(len, answers)) / (time.perf_counter() - began)
 
     return measure

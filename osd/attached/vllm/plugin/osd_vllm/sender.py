@@ -20,10 +20,11 @@ import urllib.error
 import urllib.request
 import uuid
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .options import Options
+from .options import Options, options
 
 Json = dict[str, Any]
 log = logging.getLogger("osd.vllm")
@@ -43,7 +44,7 @@ REFUSED = (400, 413, 415, 422)
 
 
 class Sender:
-    """The sink of the plugin and of `osd attach --proxy`."""
+    """Takes records without ever waiting, for the plugin and for `osd attach --proxy`."""
 
     def __init__(self, options: Options) -> None:
         self.options, self.k = options, options.top_k
@@ -74,10 +75,6 @@ class Sender:
         atexit.unregister(self.close)
         self._closing = True
         self._thread.join(PATIENCE + AGAIN)
-
-    def version(self) -> str | None:
-        """Return the digest of the draft that serves now; None while it is not known."""
-        return self.serving
 
     def depth(self) -> int:
         """Return how many of the likeliest tokens the next answer is asked for: none while positions of a second to
@@ -185,6 +182,12 @@ class Sender:
         if self.counts["failures"] == 1:
             log.warning("the collector does not take answers (%s); they are kept as far as there is room", error)
         return False
+
+
+@cache
+def sender() -> Sender:
+    """Return the one sender of this process."""
+    return Sender(options())
 
 
 class Spool:
