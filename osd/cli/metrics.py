@@ -27,7 +27,7 @@ def metrics(
 
     Example: `osd metrics --port 9464`
     """
-    from osd.server.metrics.server import exporting, registry
+    from osd.server.metrics.exposition import exporting, registry
     from osd.server.metrics.store import StoreCollector
 
     with surroundings(ctx).store() as store:

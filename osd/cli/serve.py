@@ -12,7 +12,7 @@ import typer
 from osd.cli.context import CommandContext, surroundings
 from osd.cli.options import DrafterOption, DraftNameOption, DraftOption, TargetOption
 from osd.cli.out import note
-from osd.server.process.listen import url
+from osd.server.process.listen import Place, url
 from osd.server.start import (
     choose_pair,
     draft_in_store,
@@ -20,7 +20,7 @@ from osd.server.start import (
     leave_a_core,
     ports_of,
     serve_pair,
-    serve_workers,
+    serve_several,
     tell_log,
     tell_shipped,
     with_own_store,
@@ -138,12 +138,12 @@ def serve(
         ring = key_ring(store, settings, required=not no_keys)
         ports = ports_of(stack, settings, guarded=no_keys or ring.needed)
         where = f"{url(ports.api)}/v1, admin routes at {url(ports.admin)}/admin"
-        ready = partial(note, f"Serving {where}. Ctrl-C stops it.")
+        place = Place(ports, partial(note, f"Serving {where}. Ctrl-C stops it."))
         if settings.fleet.processes == 1:
-            status = serve_pair(names, leave_a_core(settings), store, ring, ports, ready)
+            status = serve_pair(names, leave_a_core(settings), store, ring, place)
         else:
             store.close()
-            status = serve_workers(names, settings, ring, ports, ready)
+            status = serve_several(names, settings, ring, place)
     raise typer.Exit(status)
 
 

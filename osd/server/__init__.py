@@ -1,17 +1,16 @@
 """`osd serve`: an engine behind OpenAI's HTTP API, in two processes.
 
-front ──> app               HTTP: the API's port, forked by the other before it loads a model
-  │         │ guard         keys, rates, sizes, safe headers
-  │         │ wire, chat    bodies, and prompts of chats
-  │         │ flight        the requests of one call
-  │         v
-  │       far_thread        what decodes, as seen from here
+process/api_server       the API server process: HTTP, forked by the other before it loads a model
+  │ http/                routes: guard and keys, bodies, requests, answers, streams
+  │ core/client          what decodes, as seen from here
   │
-  │ process/ipc             what the two say to each other; ipc_codec: as bytes; jobs: requests and their outputs
+  │ core/ipc             the sockets between the two; messages: what they say
   v
-run ──> engine_thread       decoding: the one thread that steps the engine; line: who is next; outbox: who waits for
-  │                         a tick
-  └──> admin                the admin port; dashboard: its page
+process/engine_server    the engine process
+  │ core/engine_thread   the one thread that steps the engine; queues: who is next, and who waits for a tick
+  └ admin/               the admin port with the dashboard
 
-start                       what a command asks for: pair, keys, ports; workers/: several servers behind one port
+start                    what a command asks for: pair, keys, ports; process/server: from its start to its end
+processes                several servers behind one port
+upstream/                the proxy over replicas, in place of an engine
 """

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import osd
 from osd.kernels.host import usable_cores
 from osd.models.needs_draft import MODEL_DRAFTERS, UNIVERSAL
-from osd.server.process.listen import Ports, check_address, is_local, listen, reserve
+from osd.server.process.listen import Place, Ports, check_address, is_local, listen, reserve
 from storage.distribution import install_extra
 from storage.errors import BadSetting, UnknownDraft
 from storage.settings import ServeSettings, Settings
@@ -24,9 +24,9 @@ from storage.sql.audit import act
 
 if TYPE_CHECKING:
     from osd.models.pair import Pair
-    from osd.server.http.ring import KeyRing
-    from osd.server.process.front import Front
-    from osd.server.workers.peers import Peers
+    from osd.server.http.keys import KeyRing
+    from osd.server.process.api_server import ApiServer
+    from osd.server.processes import Peers
     from storage.store import Store
 
 OR_ELSE = ", or set drafters.kind to one that needs no draft model (trigram, lookup)"
@@ -139,27 +139,23 @@ def leave_a_core(settings: Settings, processes: int = 1) -> Settings:
     return settings.changed(serve={"threads": threads})
 
 
-def serve_pair(
-    names: PairNames, settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[], None],
-    **options: Any,
-) -> int:  # fmt: skip
-    """Load the pair and serve it here, HTTP in another process; return the exit status. ``options``: see
-    :func:`osd.server.process.run.serve`."""
+def serve_pair(names: PairNames, settings: Settings, store: Store, ring: KeyRing, place: Place) -> int:
+    """Load the pair and serve it here, HTTP in another process; return the exit status."""
     run, fork = server_parts()
     act("server")
     store.db.close()  # what is open must not be carried through a fork; the next question opens it anew
-    front = fork(names.target, settings, lambda: again(settings, ring), ports.accepting)
+    api = fork(names.target, settings, lambda: again(settings, ring), place.ports.accepting)
     pair = names.load(settings.serve)
     from osd.engine.session import serving
 
     with serving(pair, settings, store) as engine:
-        return run(engine, settings, store, ring, front, ports, ready, **options)
+        return run(engine, store, ring, api, place)
 
 
-def serve_workers(names: PairNames, settings: Settings, ring: KeyRing, ports: Ports, ready: Callable[[], None]) -> int:
-    """Serve the pair in several processes behind the port (``fleet.processes``); return the exit status."""
+def serve_several(names: PairNames, settings: Settings, ring: KeyRing, place: Place) -> int:
+    """Serve the pair by several servers behind the port (``fleet.processes``); return the exit status."""
     server_parts()  # imported once, for all that are forked
-    from osd.server.workers.supervisor import Supervisor
+    from osd.server.processes import Supervisor
     from storage.store import open_store
 
     count = settings.fleet.processes
@@ -168,17 +164,17 @@ def serve_workers(names: PairNames, settings: Settings, ring: KeyRing, ports: Po
     def work(peers: Peers, replaces: str | None) -> int:
         with open_store(settings) as store:
             keys = key_ring(store, settings, required=ring.required)
-            return serve_pair(names, settings, store, keys, ports, lambda: None, peers=peers, replaces=replaces)
+            return serve_pair(names, settings, store, keys, Place(place.ports, lambda: None, peers, replaces))
 
-    return Supervisor(work, count, ready).run()
+    return Supervisor(work, count, place.ready).run()
 
 
-def server_parts() -> tuple[Callable[..., int], Callable[..., Front]]:
+def server_parts() -> tuple[Callable[..., int], Callable[..., ApiServer]]:
     """Import what serves, and what starts the process that answers HTTP. Raises BadSetting where they are not
     installed."""
     try:
-        from osd.server.process.front import fork
-        from osd.server.process.run import serve
+        from osd.server.process.api_server import fork
+        from osd.server.process.engine_server import serve
     except ModuleNotFoundError as error:
         reason = f"{error.name} is not installed; {install_extra('serve')}"
         raise BadSetting(source="command", key="osd serve", reason=reason) from None
@@ -187,7 +183,7 @@ def server_parts() -> tuple[Callable[..., int], Callable[..., Front]]:
 
 def key_ring(store: Store, settings: Settings, *, required: bool) -> KeyRing:
     """Return the store's keys. Raises StoreError."""
-    from osd.server.http.ring import KeyRing
+    from osd.server.http.keys import KeyRing
 
     local = is_local(settings.server.host) and is_local(settings.server.admin_host)
     return KeyRing(store.keys, settings.server.keys_poll_seconds, required=required, local_only=local and required)

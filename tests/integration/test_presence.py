@@ -13,7 +13,10 @@ from osd.engine.engine import Engine
 from osd.hotswap.drafts import Swap
 from osd.models.pair import Pair
 from osd.recording.recorder import Recorder
-from osd.server.workers.presence import EngineDrafts, Presence
+from osd.server.http.keys import KeyRing
+from osd.server.metrics.server import Meters
+from osd.server.process.engine_server import EngineHost
+from osd.server.process.presence import EngineDrafts, Presence
 from storage.access.workers import WorkerState
 from storage.settings import Settings, load_settings
 from storage.store import open_store
@@ -53,9 +56,8 @@ def test_it_serves_while_the_database_is_away_and_is_back_by_itself(
             stack.callback(recorder.close)
             engine, wishes = Engine(pair, settings, swap=swap, recorder=recorder), []
             distant, thread = await stack.enter_async_context(decoding(engine, 8))
-            presence = Presence(
-                store, settings.fleet, "here:1", "http://here", thread, wishes.append, "here:0", EngineDrafts(engine)
-            )
+            host = EngineHost(settings, store, KeyRing(store.keys, 1.0), Meters(), None, thread, engine)
+            presence = Presence(host, "here:1", "http://here", wishes.append, "here:0", EngineDrafts(engine))
             presence.begin()
             await until(lambda: len(store.workers.list()) == 1, "it is listed")
             wire.cut()

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from osd.engine.engine import Engine
-from osd.server.process.engine_client import EngineClient
-from osd.server.process.engine_thread import EngineThread
-from osd.server.process.ipc import Endpoint
-from osd.server.process.jobs import Job, JobOutput
+from osd.server.core.client import EngineClient
+from osd.server.core.engine_thread import EngineThread
+from osd.server.core.ipc import Endpoint
+from osd.server.core.messages import Job, JobOutput
 from storage.records import Request
 
 PROMPT = (3, 5, 8)
@@ -25,9 +25,10 @@ async def decoding(
     """Both, as long as the block runs."""
     here, there = socket.socketpair()
     thread, distant = (
-        EngineThread(engine, queue, failed, there),
+        EngineThread(engine, queue, there),
         EngineClient(Endpoint(here, asyncio.get_running_loop())),
     )
+    thread.failed = failed
     thread.start()
     following = asyncio.create_task(distant.follow())
     try:

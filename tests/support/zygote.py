@@ -19,9 +19,9 @@ import traceback
 from contextlib import suppress
 
 PRELOADED = (
-    "osd.cli.serve", "osd.cli.generate", "osd.cli.router_discover", "osd.engine.session", "osd.server.process.run",
-    "osd.server.upstream.run", "osd.demo.runner.run", "trainer.worker.app", "trainer.worker.schedule",
-    "trainer.routes.discover",
+    "osd.cli.serve", "osd.cli.generate", "osd.cli.router_discover", "osd.engine.session",
+    "osd.server.process.engine_server", "osd.server.upstream.run", "osd.demo.runner.run", "trainer.worker.app",
+    "trainer.worker.schedule", "trainer.routes.discover",
 )  # fmt: skip
 """Not the modules that are run: those begin anew."""
 FDS = 4

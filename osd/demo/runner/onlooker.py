@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -14,7 +14,6 @@ from osd.demo.runner.circle import Circle
 
 if TYPE_CHECKING:
     from osd.engine.engine import Engine
-    from osd.server.process.engine_thread import EngineThread
 
 HOST = "127.0.0.1"
 STEP_SECONDS = 0.05
@@ -36,6 +35,11 @@ class Steps:
         """Requests in line."""
         return len(self._engine.admission.waiting)
 
+    @property
+    def finished(self) -> int:
+        """Nobody asks: no database is told of this run."""
+        return 0
+
 
 @contextmanager
 def looking_on(circle: Circle, console: Console) -> Iterator[None]:
@@ -44,26 +48,20 @@ def looking_on(circle: Circle, console: Console) -> Iterator[None]:
     if port is None:
         yield
         return
-    from prometheus_client import CollectorRegistry
-
-    from osd.server.admin import make_admin
-    from osd.server.dashboard.inside import inside_of
-    from osd.server.exposition import Exposition
-    from osd.server.http.ring import KeyRing
-    from osd.server.meters import Meters
-    from osd.server.metrics.engine import EngineCollector
-    from osd.server.process.host import Host
+    from osd.server.admin.routes import make_admin
+    from osd.server.admin.snapshots import Snapshots
+    from osd.server.http.keys import KeyRing
+    from osd.server.metrics.server import Meters
+    from osd.server.process.engine_server import EngineCollector, EngineHost
     from osd.server.process.listen import listen, url
-    from osd.server.process.listener import LAST_SECONDS, listener
-    from osd.server.process.snapshot import Snapshots, engine_facts
+    from osd.server.process.server import LAST_SECONDS, Exposition, listener
 
     settings = circle.plan.settings
     ring = KeyRing(circle.store.keys, settings.server.keys_poll_seconds)
-    thread = cast("EngineThread", Steps(circle.engine))
-    host = Host(circle.engine, settings, circle.store, thread, ring, Meters(CollectorRegistry()))
+    host = EngineHost(settings, circle.store, ring, Meters(), None, Steps(circle.engine), circle.engine)
     host.measure = Exposition(host, EngineCollector(circle.engine, host.model)).whole
     with listen(HOST, port, "osd demo --port") as bound:
-        server = listener(make_admin(host, Snapshots(host, engine_facts(host)), inside_of(host)))
+        server = listener(make_admin(host, Snapshots(host, host.facts), host.inside()))
         serving = threading.Thread(target=server.run, args=([bound],), name="osd-dashboard", daemon=True)
         serving.start()
         console.print(f"Dashboard: {url(bound)}/dashboard", highlight=False, soft_wrap=True)

@@ -10,18 +10,18 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from osd.engine.text_stream import TextStream
+from osd.server.core.messages import JobOutput
+from osd.server.errors import ApiError
 from osd.server.http.call import Arrived, Call, flying
 from osd.server.http.choice import Choice, Delta
 from osd.server.http.echo import PromptEcho
-from osd.server.http.errors import ApiError
 from osd.server.http.events import MARK, ChunkTemplate, EventStream, event
+from osd.server.http.keys import Caller
 from osd.server.http.order import Order
-from osd.server.http.ring import Caller
+from osd.server.http.service import Service
 from osd.server.http.shapes import Json, Shape
 from osd.server.http.speculation import speculative_decoding
 from osd.server.http.tool_calls import join_calls
-from osd.server.process.jobs import JobOutput
-from osd.server.process.service import Service
 from storage.records import new_id, now
 
 WHOLE_SECONDS = 1.0
@@ -189,12 +189,11 @@ class Answer:
         meters = self.service.meters
         meters.tokens.labels("prompt").inc(prompt)
         meters.tokens.labels("output").inc(flight.emitted)
-        if flight.first is not None:
-            meters.first.observe(flight.first)
-            if flight.seconds is not None:
-                meters.whole.observe(flight.seconds)
-            if (after := flight.emitted - len(self.choices)) > 0 and flight.seconds is not None:
-                meters.each.observe((flight.seconds - flight.first) / after * len(self.choices))
+        if flight.first is None or flight.seconds is None:
+            return
+        meters.timed(first=flight.first, whole=flight.seconds)
+        if (after := flight.emitted - len(self.choices)) > 0:
+            meters.timed(each=(flight.seconds - flight.first) / after * len(self.choices))
 
 
 def _together(deltas: Sequence[Delta]) -> Delta:

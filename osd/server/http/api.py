@@ -4,31 +4,85 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
+from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
+from osd.server.errors import ApiError
 from osd.server.http.answer import Answer
+from osd.server.http.app import ERRORS, StatusReply, VersionReply, bare_app, let_pages_ask
 from osd.server.http.chat import chat_text
-from osd.server.http.errors import ApiError
+from osd.server.http.keys import Caller
 from osd.server.http.order import Order, chat_order, check_model, completion_order
-from osd.server.http.replies import (
-    ERRORS,
-    AnswerReply,
-    DetokenizeReply,
-    ModelCard,
-    ModelsReply,
-    StatusReply,
-    TokenizeReply,
-    VersionReply,
-)
-from osd.server.http.ring import Caller
+from osd.server.http.service import Service
 from osd.server.http.shapes import ChatShape, CompletionShape, Shape
 from osd.server.http.wire import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
-from osd.server.process.service import Service
 from storage.distribution import osd_version
 
+
+class Usage(BaseModel):
+    """The numbers of tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class AnswerReply(BaseModel):
+    """A completion or a chat completion."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str | None
+    """The draft version that last served the call."""
+    choices: list[dict[str, Any]]
+    usage: Usage
+    osd: dict[str, Any]
+    metrics: dict[str, Any] | None = None
+
+
+class ModelCard(BaseModel):
+    """A served model."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "osd"
+    max_model_len: int
+    """Maximum tokens of prompt and output together."""
+
+
+class ModelsReply(BaseModel):
+    """The answer of GET /v1/models."""
+
+    object: str = "list"
+    data: list[ModelCard]
+
+
+class TokenizeReply(BaseModel):
+    """The answer of POST /tokenize."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class DetokenizeReply(BaseModel):
+    """The answer of POST /detokenize."""
+
+    prompt: str
+
+
 api = APIRouter(responses=ERRORS)
+SCOPES = {"/v1/": "infer", "/tokenize": "infer", "/detokenize": "infer", "/metrics": "metrics"}
 STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+
+
+def make_app(service: Service) -> FastAPI:
+    """Create the application of the API's port."""
+    return let_pages_ask(bare_app("osd", service, SCOPES, api), service.settings.server.cors_origins)
 
 
 def service_of(http: Request) -> Service:

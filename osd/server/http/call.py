@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import Request as HttpRequest
 
-from osd.server.http.errors import ApiError, Busy, DeadlineExceeded, Draining
-from osd.server.http.ring import Caller, KeyRing
-from osd.server.process.engine_client import EngineClient
-from osd.server.process.inbox import Inbox
-from osd.server.process.jobs import Job, JobOutput
+from osd.server.core.client import EngineClient, Inbox
+from osd.server.core.messages import Job, JobOutput
+from osd.server.errors import ApiError, Busy, DeadlineExceeded, Draining
+from osd.server.http.keys import Caller, KeyRing
 from storage.records import Request
 
 Arrived = tuple[int, JobOutput]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from osd.chat_template import Chat, ChatTemplate
-from osd.server.http.errors import ApiError
+from osd.server.errors import ApiError
 from osd.server.http.messages import Message, NamedTool
+from osd.server.http.service import Service
 from osd.server.http.tool_calls import FORMS, CallReader, hidden_tokens
 from osd.server.http.tool_grammar import tool_grammar
 from osd.server.http.wire import ChatBody, ChatFields
-from osd.server.process.service import Service
 from storage.errors import BadRequest, BadSetting
 from storage.sampling import Grammar
 

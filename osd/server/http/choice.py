@@ -8,8 +8,8 @@ from typing import Any
 
 from osd.engine.text_stream import TextStream
 from osd.logits import Scores
+from osd.server.core.messages import Done, JobOutput
 from osd.server.http.tool_calls import CallDelta, CallReader
-from osd.server.process.jobs import Done, JobOutput
 
 
 @dataclass(frozen=True, slots=True)

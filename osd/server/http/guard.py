@@ -12,9 +12,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from osd.server.http.errors import ApiError, BodyTooLarge, NotAllowed
-from osd.server.http.ring import KeyRing
-from osd.server.meters import Meters
+from osd.server.errors import ApiError, BodyTooLarge, NotAllowed
+from osd.server.http.keys import KeyRing
+from osd.server.metrics.server import Meters
 from storage.records import new_id
 from storage.sql.audit import acting
 

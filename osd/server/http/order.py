@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from osd.engine.validation import check_request
+from osd.server.errors import ApiError, ContextOverflow, UnknownModel
 from osd.server.http.chat import calls_of, chat_text, forced_calls, last_user_text
-from osd.server.http.errors import ApiError, ContextOverflow, UnknownModel
+from osd.server.http.service import Service
 from osd.server.http.structured import grammar_of
 from osd.server.http.tool_calls import CallReader
 from osd.server.http.wire import ChatBody, CompletionBody, Detail, OsdFields, SamplingBody, osd_fields
-from osd.server.process.service import Service
 from storage.records import Request
 from storage.sampling import Grammar
 

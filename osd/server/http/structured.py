@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from osd.server.http.errors import ApiError
+from osd.server.errors import ApiError
 from storage.sampling import Grammar
 
 Schema = dict[str, Any]

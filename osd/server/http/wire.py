@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from osd.server.http.errors import ApiError
+from osd.server.errors import ApiError
 from osd.server.http.messages import Message, NamedTool, Tool
 from osd.server.http.neutral import check_extra, refused
 from osd.server.http.sampling_fields import SamplingFields, Tokens

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ipaddress
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from storage.errors import BadSetting
+
+if TYPE_CHECKING:
+    from osd.server.processes import Peers
 
 BACKLOG = 2048
 
@@ -24,6 +29,19 @@ class Ports:
     def accepting(self) -> socket.socket:
         """Return the API's socket as a process that answers it needs it, to be closed by that."""
         return share(self.api) if self.shared else self.api
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server stands: its ports, and the others behind the API's."""
+
+    ports: Ports
+    ready: Callable[[], None]
+    """Called once it listens."""
+    peers: Peers | None = None
+    """The others; None where it is alone."""
+    replaces: str | None = None
+    """A server that ended without a word, in whose place this one was started."""
 
 
 def is_local(host: str) -> bool:

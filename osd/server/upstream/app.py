@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
-from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from osd.server.exposition import metrics
-from osd.server.http.bare_app import bare_app
-from osd.server.http.errors import UnknownModel
-from osd.server.http.guard import Guard
-from osd.server.http.replies import ERRORS, StatusReply, VersionReply
+from osd.server.errors import UnknownModel
+from osd.server.http.app import ERRORS, StatusReply, VersionReply, bare_app, let_pages_ask
 from osd.server.upstream.errors import NoReplica
 from osd.server.upstream.forward import Forward
 from osd.server.upstream.host import UpstreamHost
@@ -28,15 +24,9 @@ replicas = APIRouter(prefix="/admin", responses=ERRORS)
 
 def make_upstream_app(host: UpstreamHost) -> FastAPI:
     """Create the application of the API's port."""
-    app = bare_app("osd", host)
-    app.include_router(front)
-    app.include_router(metrics)
+    app = bare_app("osd", host, SCOPES, front)
     app.router.routes.extend(Route(path, Forward(host, path), methods=["POST"]) for path in (*READ_TEXT, *OTHERS))
-    server = host.settings.server
-    app.add_middleware(Guard, ring=host.ring, meters=host.meters, scopes=SCOPES, limit=server.max_body_bytes)
-    if origins := server.cors_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
-    return app
+    return let_pages_ask(app, host.settings.server.cors_origins)
 
 
 def _host(http: Request) -> UpstreamHost:

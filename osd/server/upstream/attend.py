@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import Receive
 
-from osd.server.http.errors import ApiError, DeadlineExceeded
+from osd.server.errors import ApiError, DeadlineExceeded
 
 
 async def attend(

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.requests import Request as HttpRequest
 
-from osd.server.http.errors import ApiError
-from osd.server.http.ring import Caller
+from osd.server.errors import ApiError
+from osd.server.http.keys import Caller
 from osd.server.http.wire import OsdFields, osd_fields
 from osd.server.upstream.host import UpstreamHost
 from osd.server.upstream.paths import READ_TEXT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import aiohttp
 
-from osd.server.http.errors import SERVER, ApiError
+from osd.server.errors import SERVER, ApiError
 
 
 class NoReplica(ApiError):

@@ -13,7 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 
-from osd.server.http.errors import ApiError, Draining
+from osd.server.errors import ApiError, Draining
 from osd.server.http.events import event
 from osd.server.upstream.attend import attend
 from osd.server.upstream.call import UpstreamCall, can_be_header, read_call
@@ -213,7 +213,7 @@ class Answering:
         if counts is not None:
             self.call.caller.charge(counts.prompt + counts.output)
         if self._first is not None:
-            meters.first.observe(self._first)
+            meters.timed(first=self._first)
 
 
 async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:

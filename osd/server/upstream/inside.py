@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osd.server.dashboard.mount import may_inspect
-from osd.server.http.ring import KeyRing
+from osd.server.admin.snapshots import may_inspect
+from osd.server.http.keys import KeyRing
 from storage.records import Outcome, RequestSamples, TokenKind
 from storage.settings import Settings
 from storage.store import Store
@@ -34,7 +34,7 @@ class KeptRound:
 
 
 class StoredInside:
-    """The newest requests that the store keeps (:class:`osd.server.admin_host.LookInside`)."""
+    """The newest requests that the store keeps (:class:`osd.server.admin.snapshots.LookInside`)."""
 
     def __init__(self, store: Store, settings: Settings, ring: KeyRing) -> None:
         self._store, self._settings, self._ring = store, settings, ring

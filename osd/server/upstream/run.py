@@ -1,4 +1,4 @@
-"""A front over replicas from its start to its end, in one process without a model."""
+"""A proxy over replicas, in one process without a model."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
-from prometheus_client import CollectorRegistry
+from fastapi import APIRouter
+from prometheus_client.registry import Collector
 
-from osd.kernels.host import keep_giving_back, leave_alone, wake_promptly
-from osd.server.admin import make_admin
-from osd.server.exposition import Exposition
-from osd.server.http.errors import ServerStopped
-from osd.server.http.ring import KeyRing
-from osd.server.meters import Meters
-from osd.server.metrics.upstream import UpstreamCollector
-from osd.server.process.drain import POLL_SECONDS, ServerDrain
-from osd.server.process.listen import Ports, url
-from osd.server.process.listener import listener, serve_leading
-from osd.server.process.snapshot import Snapshots
+from osd.kernels.host import leave_alone, wake_promptly
+from osd.server.admin.snapshots import LookInside
+from osd.server.errors import ServerStopped
+from osd.server.http.keys import KeyRing
+from osd.server.metrics import families as m
+from osd.server.metrics.families import Family, FamilySet
+from osd.server.metrics.server import Meters
+from osd.server.process.listen import Place, Ports
+from osd.server.process.presence import EngineDrafts
+from osd.server.process.server import Server, listener
+from osd.server.processes import Peers
 from osd.server.upstream.app import make_upstream_app, replicas
 from osd.server.upstream.client import upstream_client, upstream_headers
 from osd.server.upstream.host import UpstreamHost
@@ -29,81 +31,80 @@ from osd.server.upstream.inside import StoredInside
 from osd.server.upstream.pool import ReplicaPool
 from osd.server.upstream.replica import UpstreamReplica
 from osd.server.upstream.watch import UpstreamWatch
-from osd.server.workers.peers import Peers, WorkerLoad
-from osd.server.workers.presence import Presence
 from router.live import live_router
-from storage.access.workers import WorkerState
 from storage.settings import Settings
 from storage.store import Store
 
 
-class UpstreamRunning:
-    """A front from its start to its end."""
+class UpstreamCollector:
+    """A collector for prometheus_client."""
 
-    def __init__(self, host: UpstreamHost, ports: Ports, replaces: str | None = None) -> None:
-        """``replaces``: a process that ended without a word, in whose place this one was started."""
-        self.host, self.ports = host, ports
-        exposition = Exposition(host, UpstreamCollector(host.pool))
-        host.measure, self._own_metrics = exposition.whole, exposition.own
-        self.watch = UpstreamWatch(host.pool, host.settings, host.store, host.client, host.headers)
-        self.api = listener(make_upstream_app(host))
-        inside = StoredInside(host.store, host.settings, host.ring)
-        admin = make_admin(host, Snapshots(host, self._facts), inside)
-        admin.include_router(replicas)
-        self.admin = listener(admin)
-        self.drain = ServerDrain(self, host.settings.server.drain_seconds)
-        loop = asyncio.get_running_loop()
-        self.presence = Presence(
-            host.store, host.settings.fleet, f"{socket.gethostname()}:{os.getpid()}", url(ports.api), host.pool,
-            lambda drains: loop.call_soon_threadsafe(self.drain.wish, drains), replaces,
-        )  # fmt: skip
+    def __init__(self, pool: ReplicaPool) -> None:
+        self.pool = pool
 
-    async def serve(self, ready: Callable[[], None]) -> int:
-        """Until it is told to stop; the exit status. ``ready`` is called once it listens."""
-        self.drain.take_signals()
-        await self.watch.look()
-        host, peers = self.host, self.host.peers
-        beside = [asyncio.create_task(work) for work in (host.ring.follow(), self.watch.follow(), keep_giving_back())]
-        serving = [
-            asyncio.create_task(self.api.serve([self.ports.accepting()])),
-            asyncio.create_task(serve_leading(self.admin, self.ports.admin, peers)),
-        ]  # fmt: skip
-        while not self._listens():
-            await asyncio.sleep(POLL_SECONDS)
-        self.presence.begin()
-        answering = await peers.answer(self._own_metrics, self._load) if peers else None
-        ready()
-        await asyncio.gather(*serving)
-        if peers and answering:
-            answering.close()
-            peers.leave()
-        for task in beside:
-            task.cancel()
-        await asyncio.to_thread(self.presence.close)
-        return self.drain.status
+    def describe(self) -> Iterable[Family]:
+        """Return the families without samples."""
+        return FamilySet(m.UPSTREAM).families.values()
 
-    def _listens(self) -> bool:
-        """Or will not any more. Behind a shared port another process may answer the admin's."""
-        return self.admin.should_exit or (self.api.started and (self.host.peers is not None or self.admin.started))
+    def collect(self) -> Iterable[Family]:
+        """Return all families."""
+        families, pool = FamilySet(m.UPSTREAM), self.pool
+        for name, replica in list(pool.replicas.items()):
+            families.add(m.REPLICA_UP, replica.state.value == "up", name, replica.at.draft)
+            families.add(m.REPLICA_RUNNING, replica.running, name)
+            for status, count in list(replica.answers.items()):
+                families.add(m.REPLICA_ANSWERS, count, name, status)
+            for reason, count in list(replica.failed.items()):
+                families.add(m.REPLICA_FAILURES, count, name, reason)
+        for route, count in list(pool.stood_in.items()):
+            families.add(m.UPSTREAM_STOOD_IN, count, route)
+        families.add(m.UPSTREAM_RETRIES, pool.retries)
+        return families.families.values()
 
-    def _facts(self, _workers: int) -> dict[str, object]:
-        return {"replicas": [replica.facts() for replica in self.host.pool.replicas.values()]}
 
-    def _load(self) -> WorkerLoad:
-        return WorkerLoad(self.host.ready, self.host.pool.running, 0)
+class UpstreamBackend:
+    """The replicas of a server."""
+
+    admin_routes: Sequence[APIRouter] = (replicas,)
+    drafts: EngineDrafts | None = None
+
+    def __init__(self, host: UpstreamHost) -> None:
+        self.host, self.name = host, f"{socket.gethostname()}:{os.getpid()}"
+        self.collector: Collector = UpstreamCollector(host.pool)
+        self.inside: LookInside = StoredInside(host.store, host.settings, host.ring)
+        self._watch = UpstreamWatch(host.pool, host.settings, host.store, host.client, host.headers)
+        self._api = listener(make_upstream_app(host))
+
+    @property
+    def listens(self) -> bool:
+        """Whether the API's port is answered."""
+        return self._api.started
 
     @property
     def busy(self) -> bool:
         """Whether a request runs."""
         return bool(self.host.calls)
 
-    async def leave(self, asked: bool) -> None:
+    def facts(self, servers: int) -> dict[str, Any]:
+        """Return what a snapshot shows of the replicas."""
+        return {"replicas": [replica.facts() for replica in self.host.pool.replicas.values()]}
+
+    async def measure_api(self) -> bytes | None:
+        """Return nothing: this process answers the API's port."""
+        return None
+
+    async def serve(self, server: Server) -> None:
+        """Answer the API's port, and watch the replicas."""
+        await self._watch.look()
+        watching = asyncio.create_task(self._watch.follow())
+        await self._api.serve([server.place.ports.accepting()])
+        watching.cancel()
+
+    def leave_port(self) -> None:
         """Do nothing: what comes is refused as soon as it drains."""
 
-    def say(self, drains: bool) -> None:
-        """Tell the database, and who asks whether it is ready, that it drains, or serves again."""
-        self.host.ready = not drains
-        self.presence.turn(WorkerState.DRAINING if drains else WorkerState.SERVING)
+    def drain(self, drains: bool) -> None:
+        """Do nothing: requests ask the host whether it is ready."""
 
     def cut_off(self) -> None:
         """End the requests that run."""
@@ -111,8 +112,10 @@ class UpstreamRunning:
 
     def stop(self, force: bool) -> None:
         """Stop listening; with ``force`` without waiting for answers."""
-        for one in (self.api, self.admin):
-            one.should_exit, one.force_exit = True, force
+        self._api.end(force=force)
+
+    def close(self) -> None:
+        """Do nothing: what was opened is closed with the host."""
 
 
 @asynccontextmanager
@@ -122,8 +125,8 @@ async def opened(settings: Settings, store: Store, ring: KeyRing, peers: Peers |
     router = live_router(store, settings.router)
     try:
         async with upstream_client(settings.upstream) as client:
-            pool, meters = ReplicaPool(settings.server.model), Meters(CollectorRegistry())
-            yield UpstreamHost(settings, store, ring, meters, router, pool, client, headers, peers)
+            pool = ReplicaPool(settings.server.model)
+            yield UpstreamHost(settings, store, ring, Meters(), peers, pool, router, pool, client, headers)
     finally:
         router.close()
 
@@ -137,7 +140,8 @@ def serve_upstream(
 
     async def run() -> int:
         async with opened(settings, store, ring, peers) as host:
-            return await UpstreamRunning(host, ports, replaces).serve(lambda: ready([*host.pool.replicas.values()]))
+            place = Place(ports, lambda: ready([*host.pool.replicas.values()]), peers, replaces)
+            return await Server(host, UpstreamBackend(host), place).serve()
 
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     wake_promptly()

@@ -10,9 +10,9 @@ from storage.distribution import install_extra
 from storage.errors import BadSetting
 
 if TYPE_CHECKING:
-    from osd.server.http.ring import KeyRing
+    from osd.server.http.keys import KeyRing
     from osd.server.process.listen import Ports
-    from osd.server.workers.peers import Peers
+    from osd.server.processes import Peers
     from storage.settings import Settings
 
 Serve = Callable[..., int]
@@ -30,8 +30,8 @@ def upstream_parts() -> tuple[Serve, Serve]:
 
 def serve_several(settings: Settings, ring: KeyRing, ports: Ports, ready: Callable[[], None]) -> int:
     """Serve replicas in several processes behind the port (``fleet.processes``); return the exit status."""
+    from osd.server.processes import Supervisor
     from osd.server.upstream.run import serve_upstream
-    from osd.server.workers.supervisor import Supervisor
     from storage.store import open_store
 
     def work(peers: Peers, replaces: str | None) -> int:

@@ -15,15 +15,14 @@ import typer
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
-from prometheus_client import CollectorRegistry
 
 from osd.cli.main import app
-from osd.server.admin import admin
-from osd.server.dashboard.facts import facts
+from osd.server.admin.dashboard import facts
+from osd.server.admin.routes import admin
 from osd.server.http.api import api
 from osd.server.http.guard import Guard
-from osd.server.http.ring import KeyRing
-from osd.server.meters import Meters
+from osd.server.http.keys import KeyRing
+from osd.server.metrics.server import Meters
 from storage.records import Route, now
 from storage.sql.audit import login
 from tests.osd.cli.conftest import Filled, model_folder, write_model
@@ -142,8 +141,7 @@ def posts(filled: Filled) -> dict[str, tuple[dict[str, Any], str]]:
         "/admin/drafts/pin": ({"version": "current"}, "drafts pin"),
         "/admin/drafts/freeze": ({}, "drafts freeze"),
         "/admin/drafts/resume": ({}, "drafts resume"),
-        "/admin/servers/drain": ({"server": "a"}, "servers drain"),
-        "/admin/workers/drain": ({"worker": "a", "undo": True}, "servers drain"),
+        "/admin/servers/drain": ({"server": "a", "undo": True}, "servers drain"),
         "/admin/trainers/pause": ({"trainer": "tower"}, "trainer pause"),
         "/admin/trainers/resume": ({"trainer": "tower"}, "trainer resume"),
         "/admin/trainers/cancel": ({"trainer": "tower"}, "trainer cancel"),
@@ -161,7 +159,7 @@ def test_every_route_that_changes_something_leaves_its_line(filled: Filled) -> N
     app.state.service = SimpleNamespace(store=filled.store)
     app.include_router(admin)
     ring = KeyRing(filled.store.keys, 60.0, required=False, local_only=False)
-    meters = Meters(CollectorRegistry())
+    meters = Meters()
     app.add_middleware(Guard, ring=ring, meters=meters, scopes={"/admin/": "admin"}, limit=1 << 20)
     client = TestClient(app)
     for path, (body, action) in bodies.items():

@@ -16,9 +16,9 @@ from osd.engine.stop import StopChecker
 from osd.engine.text_stream import TextStream
 from osd.logits import Scores
 from osd.sequence import SequenceState
+from osd.server.core.messages import Done, JobOutput
 from osd.server.http.choice import Choice, Delta
 from osd.server.http.token_text import TokenText
-from osd.server.process.jobs import Done, JobOutput
 from router.base import Decision
 from storage.records import Request
 from tests.support.models import alone, random_pair

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from osd.engine.engine import Engine
-from osd.server.http.errors import Busy, Draining, EngineFailed, ServerStopped
-from osd.server.process.engine_client import EngineClient
-from osd.server.process.engine_thread import EngineThread
+from osd.server.core.client import EngineClient
+from osd.server.core.engine_thread import EngineThread
+from osd.server.errors import Busy, Draining, EngineFailed, ServerStopped
 from tests.support.decoding import PROMPT, answer, decoding, ended, make_job
 from tests.support.models import alone, random_pair
 from tests.support.settings import settings_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from osd.server.process.inbox import Inbox
+from osd.server.core.client import Inbox
 
 PATIENCE = 60.0
 

@@ -18,14 +18,23 @@ import pytest
 
 from osd.engine.engine import Engine
 from osd.logits import Scores
-from osd.server.exposition import added
-from osd.server.http import errors
-from osd.server.http.errors import ApiError, Busy, DeadlineExceeded, EngineFailed, other
-from osd.server.process.engine_client import EngineClient
-from osd.server.process.engine_thread import EngineThread
-from osd.server.process.ipc import Endpoint
-from osd.server.process.ipc_codec import ERRORS, api_error, engine_job, job_output, pack_message, unpack_messages
-from osd.server.process.jobs import Done, Job, JobOutput
+from osd.server import errors
+from osd.server.core.client import EngineClient
+from osd.server.core.engine_thread import EngineThread
+from osd.server.core.ipc import Endpoint
+from osd.server.core.messages import (
+    ERRORS,
+    Done,
+    Job,
+    JobOutput,
+    api_error,
+    engine_job,
+    job_output,
+    pack_message,
+    unpack_messages,
+)
+from osd.server.errors import ApiError, Busy, DeadlineExceeded, EngineFailed, other
+from osd.server.metrics.exposition import added
 from storage.errors import UnknownRoute, UnknownVersion
 from storage.records import Request
 from storage.sampling import Sampling

@@ -11,9 +11,9 @@ import pytest
 
 from osd.logits import Scores
 from osd.sequence import SequenceState
-from osd.server.http.errors import ServerStopped
-from osd.server.process.jobs import Done, EngineJob, JobOutput
-from osd.server.process.outbox import Outbox
+from osd.server.core.messages import Done, EngineJob, JobOutput
+from osd.server.core.queues import Outbox
+from osd.server.errors import ServerStopped
 from router.base import Decision
 from storage.records import Request, Round, Route
 

@@ -11,10 +11,10 @@ import pytest
 from osd.demo import TARGET
 from osd.engine.detokenizer import Detokenizer, half_bytes
 from osd.models.tokenizer import load_tokenizer
-from osd.server.http.buckets import TokenBucket
+from osd.server.core.queues import FairQueue
+from osd.server.http.keys import TokenBucket
 from osd.server.http.speculation import speculative_decoding
 from osd.server.http.token_text import TokenText
-from osd.server.process.fair_queue import FairQueue
 from osd.server.process.listen import check_address, is_local, listen
 from storage.errors import BadSetting
 

@@ -136,7 +136,7 @@ def test_admins_see_drafts_numbers_and_events(guarded: Server) -> None:
     guarded.post("/v1/completions", LONG | {"max_tokens": 8})
     (draft,) = guarded.get("/admin/drafts").json()
     assert draft["current"] and draft["state"] == "serving"
-    (worker,) = guarded.get("/admin/workers").json()["serving"]
+    (worker,) = guarded.get("/admin/servers").json()["serving"]
     assert worker["version"] == draft["id"]
     for name in ("acceptance?by=route,version", "positions", "rejections", "runs", "cost"):
         assert guarded.get(f"/admin/stats/{name}").status_code == 200, name

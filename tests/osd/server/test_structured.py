@@ -19,14 +19,14 @@ import torch
 from transformers import AddedToken, PreTrainedTokenizerFast
 
 from osd.engine.engine import Engine
-from osd.server.http.errors import ApiError
+from osd.server.core.client import EngineClient
+from osd.server.core.engine_thread import EngineThread
+from osd.server.core.messages import Job, JobOutput
+from osd.server.errors import ApiError
 from osd.server.http.structured import grammar_of
 from osd.server.http.tool_calls import FORMS, ToolCallStream
 from osd.server.http.tool_grammar import CALL_FORMS, tool_grammar
 from osd.server.http.wire import CompletionBody
-from osd.server.process.engine_client import EngineClient
-from osd.server.process.engine_thread import EngineThread
-from osd.server.process.jobs import Job, JobOutput
 from osd.verification.grammar import GrammarCompiler, GrammarProcessor
 from storage.errors import BadRequest
 from storage.records import Request

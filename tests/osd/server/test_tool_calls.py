@@ -14,9 +14,9 @@ from osd.chat_template import Chat, tool_call
 from osd.demo import TARGET
 from osd.engine.detokenizer import Detokenizer
 from osd.engine.text_stream import TextStream
+from osd.server.core.messages import Done, JobOutput
 from osd.server.http.choice import Choice
 from osd.server.http.tool_calls import FORMS, CallDelta, CallReader, ToolCallStream, detect, hidden_tokens, join_calls
-from osd.server.process.jobs import Done, JobOutput
 from storage.records import Request
 from tests.support import chat_templates as templates
 from tests.support.chat_templates import template

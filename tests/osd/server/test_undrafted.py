@@ -17,7 +17,7 @@ def test_a_target_alone_serves_keeps_and_is_listed(tmp_path: Path) -> None:
         assert {answer.status_code for answer in said} == {200}
         first, second = (answer.json() for answer in said)
         assert first["choices"][0]["text"] == second["choices"][0]["text"] and first["usage"]["completion_tokens"] == 24
-        listed = made.get("/admin/workers").json()
+        listed = made.get("/admin/servers").json()
         assert listed["serving"] == [] and [each["drafts"] for each in listed["workers"]] == [[]], listed
         assert made.get("/metrics").status_code == made.get("/admin/drafts").status_code == 200
         with made.store() as store:

@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 
-from osd.server.meters import Meters
 from osd.server.metrics import families
+from osd.server.metrics.server import Meters
 
 FOLDER = Path(__file__).parents[4] / "docs" / "monitoring"
 NAME = re.compile(r"\b(?:osd_|vllm:)[a-z0-9_:]+")
 SHOWN = {metric.shown: metric for metric in (*families.STORE, *families.ENGINE, *families.UPSTREAM)}
 SHOWN |= {
     f"{histogram.name}_bucket": families.Metric(histogram.name, histogram.documentation, ("model_name", "engine", "le"))
-    for histogram in Meters(CollectorRegistry()).registry.collect() if histogram.type == "histogram"
+    for histogram in Meters().registry.collect() if histogram.type == "histogram"
 }  # fmt: skip
 
 

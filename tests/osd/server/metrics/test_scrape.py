@@ -18,9 +18,9 @@ from osd.engine.session import serving
 from osd.models.pair import load_pair
 from osd.prompts import encode
 from osd.server.metrics import families
-from osd.server.metrics.engine import EngineCollector
-from osd.server.metrics.server import exporting
+from osd.server.metrics.exposition import exporting
 from osd.server.metrics.store import StoreCollector
+from osd.server.process.engine_server import EngineCollector
 from osd.server.start import SHIPPED
 from storage.access.workers import Worker
 from storage.errors import BadSetting

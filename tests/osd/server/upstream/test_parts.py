@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.server.http.errors import ApiError, BadKey, DeadlineExceeded
+from osd.server.errors import ApiError, BadKey, DeadlineExceeded
 from osd.server.upstream.addresses import ReplicaAddress, check_replicas, replicas_of
 from osd.server.upstream.attend import attend
 from osd.server.upstream.call import prompt_text

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from osd.server.exposition import labelled
+from osd.server.metrics.exposition import labelled
 from osd.server.process.listen import listen, reserve, share
+from osd.server.processes import Peers, Supervisor, ServerLoad
 from osd.server.start import leave_a_core
-from osd.server.workers.peers import Peers, WorkerLoad
-from osd.server.workers.supervisor import Supervisor
 from storage.errors import BadSetting
 from storage.settings import load_settings
 
@@ -85,12 +84,12 @@ def test_what_each_says_has_its_label_and_who_is_silent_is_left_out(
     async def measured() -> bytes:
         return text
 
-    async def ask() -> tuple[dict[int, bytes], list[WorkerLoad]]:
+    async def ask() -> tuple[dict[int, bytes], list[ServerLoad]]:
         one, two, dead = (Peers(tmp_path, number) for number in range(3))
         assert await one.loads() == []
         with socket.socket(socket.AF_UNIX) as left_behind:
             left_behind.bind(str(dead.socket))
-        async with await two.answer(measured, lambda: WorkerLoad(True, 1, 4)):
+        async with await two.answer(measured, lambda: ServerLoad(True, 1, 4)):
             assert two.serving and not one.serving
             found = await one.metrics(), await one.loads()
             two.leave()
@@ -98,7 +97,7 @@ def test_what_each_says_has_its_label_and_who_is_silent_is_left_out(
         return found
 
     found, loads = asyncio.run(ask())
-    assert found == {1: text} and loads == [WorkerLoad(True, 1, 4)] and "worker 2 does not answer" in caplog.text
+    assert found == {1: text} and loads == [ServerLoad(True, 1, 4)] and "worker 2 does not answer" in caplog.text
     shown = labelled({0: text, **found}).decode()
     assert 'osd_n_total{path="/",worker="0"} 3.0' in shown and 'osd_n_total{path="/",worker="1"} 3.0' in shown
     assert shown.count("# TYPE osd_n_total counter") == 1

@@ -67,7 +67,7 @@ def test_connections_are_spread_and_every_answer_is_the_same(server: Server) -> 
 
 
 def test_the_admin_port_sees_all_processes(server: Server) -> None:
-    facts = server.get("/admin/workers").json()
+    facts = server.get("/admin/servers").json()
     assert [row["state"] for row in facts["workers"]] == ["serving", "serving"]
     assert {row["worker"] for row in facts["serving"]} == set(alive(server))
     with httpx.stream("GET", f"{server.admin_url}/admin/events", timeout=PATIENCE) as stream:
@@ -83,11 +83,11 @@ def test_the_list_says_what_each_drafts_with(server: Server) -> None:
         assert draft["matches"] and not draft["canary"]
         with server.store() as store:
             assert store.versions.get(draft["version"]).digest == draft["digest"]
-    shown = osd(server, "workers", "list")
+    shown = osd(server, "servers", "list")
     assert shown.returncode == 0 and shown.stdout.count("✓") == 2, shown
-    rows = json.loads(osd(server, "workers", "list", "--json").stdout)
+    rows = json.loads(osd(server, "servers", "list", "--json").stdout)
     assert {row["id"] for row in rows} == set(alive(server))
-    unknown = osd(server, "workers", "drain", "nobody:1")
+    unknown = osd(server, "servers", "drain", "nobody:1")
     assert unknown.returncode == 3 and all(name in unknown.stderr for name in alive(server)), unknown.stderr
 
 
@@ -115,7 +115,7 @@ def test_a_killed_worker_costs_its_own_clients_their_answers_and_nothing_else(se
             errors.append(error)
 
     victim = min(alive(server).values(), key=lambda row: row["pid"])
-    admin = server.get("/admin/workers").status_code
+    admin = server.get("/admin/servers").status_code
 
     def begin() -> None:
         started = threading.Event()
@@ -136,7 +136,7 @@ def test_a_killed_worker_costs_its_own_clients_their_answers_and_nothing_else(se
         return victim["id"] not in rows and list(rows.values()) == ["serving", "serving"]
 
     until(replaced, "another stands in the dead one's place, whose row is gone")
-    until(lambda: server.get("/admin/workers").status_code == 200, "somebody answers the admin port")
+    until(lambda: server.get("/admin/servers").status_code == 200, "somebody answers the admin port")
     assert ask(server)["choices"][0]["text"]
     with server.store() as store:
         assert store.samples.sweep() == [] and store.samples.recent(limit=99), "nothing is half-written"
@@ -168,7 +168,7 @@ def test_one_worker_drains_and_the_others_serve_on(tmp_path: Path, pair_folder: 
         keeping = stack.enter_context(httpx.Client(base_url=server.url, timeout=PATIENCE))
         assert keeping.post("/v1/completions", json={**LONG, "max_tokens": 2}).status_code == 200
         _drained_and_taken_back(server, leaving)
-        done = osd(server, "workers", "drain", leaving)
+        done = osd(server, "servers", "drain", leaving)
         assert done.returncode == 0, done.stderr
         until(lambda: list(alive(server)) == [staying], "one is left")
         for _ in range(4):
@@ -177,7 +177,7 @@ def test_one_worker_drains_and_the_others_serve_on(tmp_path: Path, pair_folder: 
         until(lambda: leaving not in {row["id"] for row in listed(server)}, "it has stopped and is listed no more")
         until(lambda: not is_running(int(leaving.rpartition(":")[2])), "its process has ended")
         assert "is started in" not in server.log
-        until(lambda: server.get("/admin/workers").status_code == 200, "the other answers the admin port")
+        until(lambda: server.get("/admin/servers").status_code == 200, "the other answers the admin port")
 
 
 def test_when_the_parent_is_killed_its_children_drain(tmp_path: Path, pair_folder: Path) -> None:

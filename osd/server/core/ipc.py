@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from osd.server.process.ipc_codec import pack_message, unpack_messages
+from osd.server.core.messages import pack_message, unpack_messages
 
 PORTION = 1 << 18
 """Bytes that are read at a time."""

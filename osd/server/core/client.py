@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from osd.server.http.errors import ApiError, EngineFailed
-from osd.server.process.ipc import Endpoint
-from osd.server.process.ipc_codec import job_output
-from osd.server.process.jobs import Job, JobOutput
+from osd.server.core.ipc import Endpoint
+from osd.server.core.messages import Job, JobOutput, job_output
+from osd.server.errors import ApiError, EngineFailed
+
+T = TypeVar("T")
+
+
+class Inbox(Generic[T]):
+    """An asynchronous inbox. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._things: list[T] = []
+        self._ready = asyncio.Event()
+
+    def put(self, thing: T) -> None:
+        """Put a thing in."""
+        self._things.append(thing)
+        self._ready.set()
+
+    async def take(self) -> list[T]:
+        """Take everything that has come, waiting until there is something."""
+        await self._ready.wait()
+        self._ready.clear()
+        things, self._things = self._things, []
+        return things
 
 
 class EngineClient:

@@ -1,13 +1,18 @@
-"""Starts the serving processes behind one port, watches them, and starts dead ones anew.
+"""Several server processes behind one port: started and watched by one parent, which starts dead ones anew, and asking
+each other for their numbers.
 
-They are forked from this process, which has the modules and no model, each in a session of its own, so that Ctrl-C
+They are forked from the parent, which has the modules and no model, each in a session of its own, so that Ctrl-C
 reaches them once. Each listens by a socket of its own (:func:`osd.server.process.listen.share`), and Linux gives every
-new connection to one of those. When this process is killed the system sends them SIGTERM, and they drain.
+new connection to one of those. When the parent is killed the system sends them SIGTERM, and they drain. Each answers
+the others over a Unix socket, in a folder that is theirs alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import fcntl
+import json
 import logging
 import multiprocessing
 import os
@@ -17,17 +22,21 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
-from osd.server.workers.peers import Peers
 from storage.errors import OsdError
 
 log = logging.getLogger(__name__)
 
+PEER_SECONDS = 2.0
+"""How long another process may take to answer."""
+LOAD, METRICS = b"load\n", b"metrics\n"
 POLL_SECONDS = 0.05
 SHORTEST, LONGEST = 0.5, 30.0
 """Seconds before a process is started anew: twice as long each time."""
@@ -36,13 +45,91 @@ SETTLED_SECONDS = 60.0
 OSD_ERRORS = range(2, 8)
 """Exit statuses of errors that say what is wrong: starting anew would not mend them."""
 PR_SET_PDEATHSIG = 1
+
+
+class ServerLoad(NamedTuple):
+    """What a server has to do."""
+
+    serving: bool
+    """False while it drains."""
+    running: int
+    """Requests in its engine."""
+    waiting: int
+    """Requests in its line."""
+
+
+class Peers:
+    """The processes behind a port as one of them, the one with this number, sees them."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder, self.number = folder, number
+        self.socket = folder / f"{number}.sock"
+        self._lead = os.open(folder / "lead", os.O_RDWR | os.O_CREAT)
+
+    @property
+    def serving(self) -> bool:
+        """Whether this process has begun to serve and not ended."""
+        return self.socket.exists()
+
+    def leads(self) -> bool:
+        """Return whether this process answers the admin port: the one that holds the lock, which ends with its
+        process."""
+        with suppress(OSError):
+            fcntl.lockf(self._lead, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    async def answer(self, metrics: Callable[[], Awaitable[bytes]], load: Callable[[], ServerLoad]) -> asyncio.Server:
+        """Let the others ask what this process has measured, and what it has to do."""
+
+        async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(ConnectionError):
+                asked = await reader.readline()
+                writer.write(json.dumps(load()).encode() if asked == LOAD else await metrics())
+                await writer.drain()
+            writer.close()
+
+        return await asyncio.start_unix_server(reply, self.socket)
+
+    async def loads(self) -> list[ServerLoad]:
+        """Return what the others have to do."""
+        return [ServerLoad(*json.loads(text)) for text in (await self._ask(LOAD)).values()]
+
+    async def metrics(self) -> dict[int, bytes]:
+        """Return what the others have measured, by their numbers; without those that do not answer in time."""
+        return await self._ask(METRICS)
+
+    async def _ask(self, what: bytes) -> dict[int, bytes]:
+        others = [path for path in self.folder.glob("*.sock") if path != self.socket]
+        answers = await asyncio.gather(*(_ask_one(path, what) for path in others))
+        return {int(path.stem): text for path, text in zip(others, answers, strict=True) if text}
+
+    def leave(self) -> None:
+        """Remove this process's socket: it has ended, or is about to, and nobody asks it any more."""
+        self.socket.unlink(missing_ok=True)
+
+
+async def _ask_one(path: Path, what: bytes) -> bytes:
+    """Return the answer; nothing where there is none in time."""
+    try:
+        async with asyncio.timeout(PEER_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(what)
+            text = await reader.read()
+            writer.close()
+            return text
+    except (OSError, TimeoutError) as error:
+        log.warning("server %s does not answer: %s", path.stem, error, extra={"action": "peer_silent"})
+        return b""
+
+
 Work = Callable[[Peers, str | None], int]
-"""Serves until it is told to stop, in place of a worker that died, if one did; returns the exit status."""
+"""Serves until it is told to stop, in place of a server that died, if one did; returns the exit status."""
 
 
 @dataclass(slots=True)
 class Child:
-    """A serving process, and those that had its place before."""
+    """A server process, and those that had its place before."""
 
     peers: Peers
     process: ForkProcess | None = None
@@ -52,7 +139,7 @@ class Child:
     """When to start it; None while it lives, or where it ended because it was told to."""
     failures: int = 0
     last: str | None = None
-    """The worker that had the place and died."""
+    """The server that had the place and died."""
 
 
 class Supervisor:
@@ -137,7 +224,7 @@ class Supervisor:
         child.due, child.last = time.monotonic() + rest, f"{socket.gethostname()}:{process.pid}"
         how = f"status {status}" if status > 0 else f"signal {-status}"
         log.error(
-            "worker %d (process %d) ended with %s; another is started in %.1f s", child.peers.number, process.pid, how,
+            "server %d (process %d) ended with %s; another is started in %.1f s", child.peers.number, process.pid, how,
             rest, extra={"action": "worker_died"},
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Says in the database that this serving process lives, and hears whether it is to drain.
+"""Says in the database that this server lives, and hears whether it is to drain.
 
 A thread of its own: while the database is away it waits, and decoding does not. What it says next is what is true then,
 so nothing has to be caught up with.
@@ -12,28 +12,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from osd.server.admin_host import RequestLoad
+from osd.server.admin.snapshots import AdminHost
 from storage import records
 from storage.access.workers import Worker, WorkerState
 from storage.errors import OsdError
-from storage.settings import FleetSettings
-from storage.store import Store
 
 if TYPE_CHECKING:
     from osd.engine.engine import Engine
 
 log = logging.getLogger(__name__)
-
-
-class FinishedLoad(RequestLoad, Protocol):
-    """What a server has to do, and has done."""
-
-    @property
-    def finished(self) -> int:
-        """Requests that have ended, in whatever way, since it began."""
-        ...
 
 
 class EngineDrafts:
@@ -61,20 +50,20 @@ class EngineDrafts:
 
 
 class Presence:
-    """Between :meth:`begin` and :meth:`close` the process is listed."""
+    """Between :meth:`begin` and :meth:`close` the server is listed."""
 
     def __init__(
-        self, store: Store, settings: FleetSettings, worker: str, url: str, load: FinishedLoad,
-        wanted: Callable[[bool], object], replaces: str | None = None, drafts: EngineDrafts | None = None,
+        self, host: AdminHost, name: str, url: str, wanted: Callable[[bool], object], replaces: str | None = None,
+        drafts: EngineDrafts | None = None,
     ) -> None:  # fmt: skip
-        """``wanted`` hears, on the presence's thread, whether somebody wants this process to drain, each time that
-        changes. ``replaces``: a process that ended without a word, whose place this one takes. ``drafts``: None for a
-        process that does not draft."""
-        self.store, self.settings, self.id, self.url = store, settings, worker, url
-        self.state = WorkerState.SERVING
-        self._load, self._drafts, self._wanted, self._replaces = load, drafts, wanted, replaces
+        """``wanted`` hears, on the presence's thread, whether somebody wants this server to drain, each time that
+        changes. ``replaces``: one that ended without a word, whose place this one takes. ``drafts``: None for one that
+        does not draft."""
+        self.id, self.url, self.state = name, url, WorkerState.SERVING
+        self._store, self._fleet, self._load = host.store, host.settings.fleet, host.load
+        self._drafts, self._wanted, self._replaces = drafts, wanted, replaces
         self._started, self._drains, self._away = records.now(), False, False
-        self._finished, self._at = load.finished, time.monotonic()
+        self._finished, self._at = self._load.finished, time.monotonic()
         self._wake, self._closing = threading.Event(), False
         self._thread = threading.Thread(target=self._work, name="osd-presence", daemon=True)
 
@@ -88,20 +77,20 @@ class Presence:
         self._wake.set()
 
     def close(self) -> None:
-        """Stop telling, and take this process off the list of workers: it ended in order. Never raises."""
+        """Stop telling, and take this server off the list: it ended in order. Never raises."""
         self._closing = True
         self._wake.set()
         self._thread.join()
         try:
-            self.store.canaries.let_go(self.id)
-            self.store.workers.end(self.id)
+            self._store.canaries.let_go(self.id)
+            self._store.workers.end(self.id)
         except OsdError as error:
             log.warning("the store was not told of the end: %s", error, extra={"action": "presence_close_failed"})
 
     def _work(self) -> None:
         while not self._closing:
             self._try_tell()
-            self._wake.wait(self.settings.heartbeat_seconds)
+            self._wake.wait(self._fleet.heartbeat_seconds)
             self._wake.clear()
 
     def _try_tell(self) -> None:
@@ -116,8 +105,8 @@ class Presence:
 
     def _tell(self) -> None:
         if self.state is WorkerState.DRAINING:
-            self.store.canaries.let_go(self.id)
-        drains = self.store.workers.beat(self._now(), self._replaces)
+            self._store.canaries.let_go(self.id)
+        drains = self._store.workers.beat(self._now(), self._replaces)
         self._replaces = None
         if drains != self._drains:
             self._drains = drains
@@ -127,7 +116,7 @@ class Presence:
         at, load, drafts = records.now(), self._load, self._drafts
         return Worker(
             self.id, socket.gethostname(), os.getpid() if drafts else 0, self.url, self._started, at,
-            at + self.settings.gone_seconds, self.state, running=load.running, waiting=load.waiting, rate=self._rate(),
+            at + self._fleet.gone_seconds, self.state, running=load.running, waiting=load.waiting, rate=self._rate(),
             drafts=drafts.held() if drafts else {}, trouble=drafts.trouble if drafts else None,
         )  # fmt: skip
 

@@ -9,17 +9,13 @@ from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from osd.server.admin_host import AdminHost, LookInside
-from osd.server.dashboard.mount import add_dashboard
-from osd.server.exposition import metrics
-from osd.server.http.bare_app import bare_app
-from osd.server.http.guard import Guard
-from osd.server.http.replies import ERRORS
-from osd.server.process.snapshot import Snapshots
+from osd.server.admin.dashboard import facts, page
+from osd.server.admin.snapshots import AdminHost, LookInside, Snapshots
+from osd.server.http.app import ERRORS, bare_app
 from storage.access.trainers import Trainer
 from storage.insights.roster import roster
 from storage.insights.service import Answers
@@ -49,16 +45,10 @@ class Rollback(BaseModel):
     reason: str = Field(default="asked for over HTTP", max_length=500)
 
 
-def make_admin(host: AdminHost, snapshots: Snapshots, inside: LookInside) -> FastAPI:
-    """Create the application of the admin port."""
-    app = bare_app("osd admin", host)
-    app.state.snapshots = snapshots
-    app.include_router(admin)
-    app.include_router(metrics)
-    add_dashboard(app, inside)
-    limit = host.settings.server.max_body_bytes
-    app.add_middleware(Guard, ring=host.ring, meters=host.meters, scopes=SCOPES, limit=limit)
-    return app
+def make_admin(host: AdminHost, snapshots: Snapshots, inside: LookInside, *more: APIRouter) -> FastAPI:
+    """Create the application of the admin port, with ``more`` routes where what serves has some of its own."""
+    routers = (admin, facts, page, *more)
+    return bare_app("osd admin", host, SCOPES, *routers, snapshots=snapshots, inside=inside)
 
 
 def _host(http: Request) -> AdminHost:
@@ -140,7 +130,6 @@ def _version(version: DraftVersion) -> dict[str, Any]:
 
 
 @admin.get("/servers")
-@admin.get("/workers", deprecated=True)
 def servers(http: Request) -> dict[str, Rows]:
     """List serving processes, the versions that servers last reported, trainers, and training runs under way."""
     store = _host(http).store
@@ -157,13 +146,12 @@ def servers(http: Request) -> dict[str, Rows]:
 class Drain(BaseModel):
     """The body of POST /admin/servers/drain."""
 
-    server: str = Field(validation_alias=AliasChoices("server", "worker"))
-    """The server's name, as in GET /admin/servers; ``worker`` is the field's name of the release before."""
+    server: str
+    """The server's name, as in GET /admin/servers."""
     undo: bool = False
 
 
 @admin.post("/servers/drain")
-@admin.post("/workers/drain", deprecated=True)
 def drain(http: Request, body: Drain) -> dict[str, Any]:
     """Drain a serving process, or end its draining."""
     asked = _host(http).store.workers.ask_drain(body.server, undo=body.undo)

@@ -16,8 +16,6 @@ from osd.engine.engine import Engine
 from osd.engine.text_stream import TextStream
 from osd.logits import RaggedLogits
 from osd.sequence import Completion, RequestOutput, SequenceState
-from osd.server.dashboard.mount import may_inspect
-from osd.server.process.host import Host
 from osd.verification.result import VerifyResult
 from storage.records import Round, now
 
@@ -147,13 +145,6 @@ class Inside:
         instead = None if refused is None else str(self._tokenizer.decode([refused]))
         facts = {"gamma": turn.gamma, "drafted": turn.drafted, "accepted": turn.accepted, "version": turn.draft_version}
         return facts | {"pieces": pieces, "refused": instead}
-
-
-def inside_of(host: Host) -> Inside:
-    """Return the view of the requests that a host's engine finishes from now on."""
-    inside = Inside(host.tokenizer, lambda: may_inspect(host.settings, host.ring), host.store.tenants.learnable)
-    inside.attach(host.engine)
-    return inside
 
 
 def _line(seen: InspectedRequest) -> dict[str, Any]:

@@ -22,12 +22,10 @@ from osd.engine.engine import Engine
 from osd.kernels.host import wake_promptly
 from osd.logits import RaggedLogits, Scores, score
 from osd.sequence import RequestOutput, SequenceState
-from osd.server.http.errors import ApiError, Busy, Draining, ServerStopped, as_api_error
-from osd.server.process.fair_queue import FairQueue
-from osd.server.process.ipc import Endpoint
-from osd.server.process.ipc_codec import api_error, engine_job
-from osd.server.process.jobs import Done, EngineJob
-from osd.server.process.outbox import Outbox
+from osd.server.core.ipc import Endpoint
+from osd.server.core.messages import Done, EngineJob, api_error, engine_job
+from osd.server.core.queues import FairQueue, Outbox
+from osd.server.errors import ApiError, Busy, Draining, ServerStopped, as_api_error
 from osd.verification.grammar import CompiledGrammar
 from osd.verification.result import VerifyResult
 from storage.errors import OsdError
@@ -43,16 +41,15 @@ COMPILING_SECONDS = 0.002
 class EngineThread:
     """The decode thread. Start it once, from an event loop; public methods may be called from other threads."""
 
-    def __init__(self, engine: Engine, queue: int, failed: Callable[[], None], end: socket.socket) -> None:
-        """Prepare the thread.
-
-        At most ``queue`` requests wait; ``failed`` is called on the event loop when decoding breaks; an
-        :class:`EngineClient` is at the other end of the socket ``end``.
-        """
+    def __init__(self, engine: Engine, queue: int, end: socket.socket) -> None:
+        """Prepare the thread. At most ``queue`` requests wait; an :class:`EngineClient` is at the other end of the
+        socket ``end``."""
         self.engine, self.draining = engine, False
         self.finished = 0
         """Requests that have ended, in whatever way, since it began."""
-        self._failed, self._loop, self._endpoint = failed, asyncio.get_running_loop(), Endpoint(end)
+        self.failed: Callable[[], None] = lambda: None
+        """Called on the event loop when decoding breaks."""
+        self._loop, self._endpoint = asyncio.get_running_loop(), Endpoint(end)
         self._line: FairQueue[EngineJob] = FairQueue(queue)
         self._jobs: dict[str, EngineJob] = {}
         """Those that wait, and those in the engine."""
@@ -105,7 +102,7 @@ class EngineThread:
         except Exception:
             log.exception("decoding failed", extra={"action": "decoding_failed"})
             self._closing = True
-            self._loop.call_soon_threadsafe(self._failed)
+            self._loop.call_soon_threadsafe(self.failed)
         self._endpoint.close()  # whoever still waits is told on the other side
 
     def _hear(self) -> None:

@@ -1,4 +1,4 @@
-"""The process that answers HTTP, so that its use of the interpreter does not slow decoding.
+"""The API server process: it answers HTTP, so that its use of the interpreter does not slow decoding.
 
 It is forked by the one that decodes before that loads a model or starts a thread, so it has all modules at no cost and
 starts at once. It holds no weights and no secret but the keys' hashes, ignores signals, and ends when it is told to or
@@ -18,29 +18,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
 from osd.kernels.host import keep_giving_back
 from osd.models.tokenizer import load_tokenizer
-from osd.server.http.app import make_app
-from osd.server.http.ring import KeyRing
-from osd.server.meters import Meters
-from osd.server.process.drain import POLL_SECONDS
-from osd.server.process.engine_client import EngineClient
-from osd.server.process.ipc import Endpoint
-from osd.server.process.listener import LAST_SECONDS, Listener, listener
-from osd.server.process.service import Facts, Service
+from osd.server.core.client import EngineClient
+from osd.server.core.ipc import Endpoint
+from osd.server.http.api import make_app
+from osd.server.http.keys import KeyRing
+from osd.server.http.service import Facts, Service
+from osd.server.metrics.server import Meters
+from osd.server.process.server import FAILED, LAST_SECONDS, POLL_SECONDS, Listener, listener
 from storage.errors import OsdError
 from storage.settings import Settings
 
 log = logging.getLogger(__name__)
 
-FAILED = 1
-
 
 @dataclass(frozen=True, slots=True)
-class Front:
-    """The HTTP process, as seen by the one that decodes."""
+class ApiServer:
+    """The API server process, as seen by the one that decodes."""
 
     pid: int
     end: socket.socket
@@ -57,7 +54,9 @@ class Front:
             time.sleep(POLL_SECONDS)
 
 
-def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], accepting: Callable[[], socket.socket]) -> Front:
+def fork(
+    target: str, settings: Settings, ring: Callable[[], KeyRing], accepting: Callable[[], socket.socket]
+) -> ApiServer:
     """Start it. ``target`` has the tokenizer; ``ring`` opens the keys anew, for what is open cannot be shared;
     ``accepting`` gives the API's socket."""
     ours, its = zip(socket.socketpair(), socket.socketpair(), strict=True)
@@ -65,7 +64,7 @@ def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], accepting
     if pid:
         for end in its:
             end.close()
-        return Front(pid, *ours)
+        return ApiServer(pid, *ours)
     status = FAILED
     try:
         gc.freeze()  # what both share stays shared
@@ -73,19 +72,19 @@ def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], accepting
             end.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        asyncio.run(_Fronting(target, settings, accepting).run(*its, ring))
+        asyncio.run(_ApiServing(target, settings, accepting).run(*its, ring))
         status = 0
     except OsdError as error:
         log.error("%s", error, extra={"action": "front_failed"})
     except Exception:
-        log.exception("the process for HTTP failed", extra={"action": "front_failed"})
+        log.exception("the API server process failed", extra={"action": "front_failed"})
     finally:
         logging.shutdown()
         os._exit(status)
 
 
-class _Fronting:
-    """The HTTP process from its start to its end, directed by messages of the other."""
+class _ApiServing:
+    """The API server process from its start to its end, directed by messages of the other."""
 
     def __init__(self, target: str, settings: Settings, accepting: Callable[[], socket.socket]) -> None:
         self.target, self.settings, self.accepting = target, settings, accepting
@@ -114,7 +113,7 @@ class _Fronting:
     def _begin(self, facts: list[Any]) -> None:
         """Begin to listen, now that the model is loaded."""
         told = Facts(*facts)
-        meters = Meters(CollectorRegistry(), told.model)
+        meters = Meters(told.model)
         self.service = Service(told, self.settings, self.thread, self.ring, meters, self.tokenizer, self._metrics)
         self.listener = listener(make_app(self.service))
         self.serving = asyncio.create_task(self._serve())
@@ -147,7 +146,7 @@ class _Fronting:
 
     def _stop(self, force: bool = False) -> None:
         if self.serving:
-            self.listener.should_exit, self.listener.force_exit = True, force
+            self.listener.end(force=force)
 
     async def _metrics(self) -> bytes:
         text: str = await self.link.ask("metrics", await self._measured())

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from osd.chat_template import ChatTemplate
 from osd.engine.detokenizer import Detokenizer
-from osd.server.http.ring import KeyRing
+from osd.server.core.client import EngineClient
+from osd.server.http.keys import KeyRing
 from osd.server.http.token_text import TokenText
 from osd.server.http.tool_calls import detect
-from osd.server.meters import Meters
-from osd.server.process.engine_client import EngineClient
+from osd.server.metrics.server import Meters
 from storage.records import now
 from storage.settings import Settings
 

@@ -55,7 +55,7 @@ async function run() {
   const mine = stop = new AbortController()
   while (!mine.signal.aborted) {
     try {
-      await get('/workers') // says what is wrong with the key, if anything is
+      await get('/servers') // says what is wrong with the key, if anything is
       by('main').hidden = false
       by('sign-in').hidden = true
       by('sign-out').hidden = !key.get()
