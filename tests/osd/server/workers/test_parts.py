@@ -97,7 +97,7 @@ def test_what_each_says_has_its_label_and_who_is_silent_is_left_out(
         return found
 
     found, loads = asyncio.run(ask())
-    assert found == {1: text} and loads == [ServerLoad(True, 1, 4)] and "worker 2 does not answer" in caplog.text
+    assert found == {1: text} and loads == [ServerLoad(True, 1, 4)] and "server 2 does not answer" in caplog.text
     shown = labelled({0: text, **found}).decode()
     assert 'osd_n_total{path="/",worker="0"} 3.0' in shown and 'osd_n_total{path="/",worker="1"} 3.0' in shown
     assert shown.count("# TYPE osd_n_total counter") == 1
