@@ -14,7 +14,7 @@ import pytest
 
 from osd.server.metrics.exposition import labelled
 from osd.server.process.listen import listen, reserve, share
-from osd.server.processes import Peers, Supervisor, ServerLoad
+from osd.server.processes import Peers, ServerLoad, Supervisor
 from osd.server.start import leave_a_core
 from storage.errors import BadSetting
 from storage.settings import load_settings
