@@ -141,7 +141,7 @@ def posts(filled: Filled) -> dict[str, tuple[dict[str, Any], str]]:
         "/admin/drafts/pin": ({"version": "current"}, "drafts pin"),
         "/admin/drafts/freeze": ({}, "drafts freeze"),
         "/admin/drafts/resume": ({}, "drafts resume"),
-        "/admin/servers/drain": ({"server": "a", "undo": True}, "servers drain"),
+        "/admin/servers/drain": ({"server": "a"}, "servers drain"),
         "/admin/trainers/pause": ({"trainer": "tower"}, "trainer pause"),
         "/admin/trainers/resume": ({"trainer": "tower"}, "trainer resume"),
         "/admin/trainers/cancel": ({"trainer": "tower"}, "trainer cancel"),

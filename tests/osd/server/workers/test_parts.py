@@ -126,7 +126,7 @@ def test_a_dead_worker_is_started_anew_and_a_signal_ends_all(tmp_path: Path, cap
     assert Supervisor(work, 2, ready).run() == 0 and readies == [1]
     first, second = ((tmp_path / f"{number}").read_text().split() for number in range(2))
     assert first == ["None"] and second[0] == "None" and second[1].startswith(f"{socket.gethostname()}:")
-    assert "worker 1" in caplog.text and "ended with signal 9; another is started in 0.5 s" in caplog.text
+    assert "server 1" in caplog.text and "ended with signal 9; another is started in 0.5 s" in caplog.text
 
 
 def test_an_error_at_the_start_ends_all_with_its_status(capfd: pytest.CaptureFixture[str]) -> None:
