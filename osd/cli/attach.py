@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
-from osd.cli.context import surroundings
+from osd.cli.context import CommandContext
+from osd.cli.options import Port
 from osd.cli.out import note
 from osd.server.process.listen import listen, url
 from osd.server.start import tell_log
@@ -21,19 +23,19 @@ if TYPE_CHECKING:
     from osd.attached.passes import Scorer
 
 
-def attach(
-    ctx: typer.Context,
-    proxy: Annotated[
-        str | None,
-        typer.Option(help="Stand before the vLLM at this URL, which has no plugin, instead.", metavar="URL"),
-    ] = None,
-    port: Annotated[
-        int, typer.Option(help="Where the proxy listens; 0 takes a free one.", metavar="N", min=0, max=65535)
-    ] = 8003,
-    host: Annotated[
-        str, typer.Option(help="Its address. 0.0.0.0 lets other machines in, as vLLM itself would.", metavar="ADDRESS")
-    ] = "127.0.0.1",
-) -> None:
+@dataclass(frozen=True)
+class ProxyOptions:
+    """The proxy before a vLLM."""
+
+    proxy: Annotated[str, typer.Option(metavar="URL")] | None = None
+    """Stand before the vLLM at this URL, which has no plugin, instead."""
+    port: Port = 8003
+    """Where the proxy listens; 0 takes a free one."""
+    host: Annotated[str, typer.Option(metavar="ADDRESS")] = "127.0.0.1"
+    """Its address. 0.0.0.0 lets other machines in, as vLLM itself would."""
+
+
+def attach(here: CommandContext, options: ProxyOptions) -> None:
     """Take what attached engines answer into the store, and publish newer drafts to them, until Ctrl-C.
 
     Engines are added with `osd engines add`, also while it runs; `osd trainer` trains beside it. An engine that was
@@ -45,9 +47,9 @@ def attach(
 
     Example: `osd attach --proxy http://127.0.0.1:8000 --port 8003`
     """
-    settings = surroundings(ctx).settings
-    if proxy is not None:
-        stand_before(settings, proxy, host, port)
+    settings = here.settings
+    if options.proxy is not None:
+        stand_before(settings, options.proxy, options.host, options.port)
         return
     import uvicorn
 
@@ -61,7 +63,7 @@ def attach(
     token = read_secret(mine.token, "attach.token", "the token that vLLM was started with").strip()
     tell_log()
     with ExitStack() as stack:
-        store = stack.enter_context(surroundings(ctx).store())
+        store = stack.enter_context(here.store())
         bound = stack.enter_context(listen(mine.host, mine.port, "attach.port"))
         attachment = Attachment(store, settings, partial(connect_attached, settings))
         stack.callback(attachment.close)

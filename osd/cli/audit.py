@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osd.cli.context import surroundings
-from osd.cli.options import JsonOption, moment
-from osd.cli.out import NOTHING, Column, print_json, print_table, when
+from osd.cli.context import CommandContext
+from osd.cli.options import Moment, Newest
+from osd.cli.out import NOTHING, Column, Output, print_json, print_table, when
 
 if TYPE_CHECKING:
     from storage.sql.audit import AuditEntry
@@ -25,23 +25,20 @@ COLUMNS = (
 )
 
 
-def audit(
-    ctx: typer.Context,
-    subject: Annotated[
-        str | None,
-        typer.Argument(
-            help="About this draft version, route, request, tenant, key, file or process.", metavar="SUBJECT"
-        ),
-    ] = None,
-    action: Annotated[
-        str | None, typer.Option(help="Of this command, or group of commands: drafts, 'router add'.", metavar="COMMAND")
-    ] = None,
-    since: Annotated[
-        float | None, typer.Option(parser=moment, metavar="WHEN", help="From then on: an age (30d) or a date.")
-    ] = None,
-    limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 50,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True)
+class TrailFilter:
+    """The lines that are shown."""
+
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT")] | None = None
+    """About this draft version, route, request, tenant, key, file or process."""
+    action: Annotated[str, typer.Option(metavar="COMMAND")] | None = None
+    """Of this command, or group of commands: drafts, 'router add'."""
+    since: Moment | None = None
+    """From then on: an age (30d) or a date."""
+    limit: Newest = 50
+
+
+def audit(here: CommandContext, wanted: TrailFilter, output: Output) -> None:
     """Show who changed what and when, from where, and what was before and after; the newest first.
 
     Each command and each admin route that changes something leaves a line, and so does osd where it acts by itself.
@@ -49,9 +46,9 @@ def audit(
 
     Examples: `osd audit --since 1d`, `osd audit --action drafts`
     """
-    with surroundings(ctx).store() as store:
-        lines = store.trail.history(subject, limit, action=action, since=since)
-    print_trail(lines, as_json=as_json, empty="No such change was made.")
+    with here.store() as store:
+        lines = store.trail.history(wanted.subject, wanted.limit, action=wanted.action, since=wanted.since)
+    print_trail(lines, as_json=output.as_json, empty="No such change was made.")
 
 
 def print_trail(

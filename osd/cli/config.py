@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from osd.cli.context import surroundings
-from osd.cli.options import JsonOption
-from osd.cli.out import NOTHING, Column, note, print_rows
+from osd.cli.context import CommandContext
+from osd.cli.out import NOTHING, Column, Output, note
 from osd.server.start import SHIPPED, shipped_store
 from storage.errors import BadInput
 from storage.settings import CONFIG_NAME, load_settings
@@ -25,14 +24,17 @@ COLUMNS = (
 )
 
 
-def config(
-    ctx: typer.Context,
-    key: Annotated[
-        str | None, typer.Argument(help="This section or setting only: learn, learn.method.", metavar="KEY")
-    ] = None,
-    changed: Annotated[bool, typer.Option("--changed", help="Only what is not the default.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True)
+class SettingsFilter:
+    """The settings that are shown."""
+
+    key: Annotated[str, typer.Argument(metavar="KEY")] | None = None
+    """This section or setting only: learn, learn.method."""
+    changed: bool = False
+    """Only what is not the default."""
+
+
+def config(here: CommandContext, wanted: SettingsFilter, output: Output) -> None:
     """Show which settings are in force, and where each comes from: a file, a variable of the environment, the default.
 
     The environment is stronger than the file. Options of other commands are stronger than both. docs/operating.md says
@@ -40,43 +42,46 @@ def config(
     """
     from storage.settings.sources import DEFAULT, in_force
 
-    here = surroundings(ctx)
-    rows = [asdict(one) for one in in_force(here.config)]
+    key, rows = wanted.key, [asdict(one) for one in in_force(here.config)]
     if key is not None and not (rows := [one for one in rows if f"{one['key']}.".startswith(f"{key}.")]):
         raise BadInput(reason=f"There is no setting {key!r}; `osd config` shows those there are.")
-    if changed:
+    if wanted.changed:
         rows = [one for one in rows if one["source"] != DEFAULT]
-    print_rows(rows, COLUMNS, as_json=as_json, empty="Every setting has its default.")
-    if key is None and not as_json:
+    output.rows(rows, COLUMNS, empty="Every setting has its default.")
+    if key is None and not output.as_json:
         note(f"The store is {here.settings.storage.database_url()}.")
 
 
-def use(
-    ctx: typer.Context,
-    target: Annotated[str | None, typer.Argument(help="Folder or hub name of the target.", metavar="TARGET")] = None,
-    draft: Annotated[str | None, typer.Argument(help="Folder or hub name of the draft.", metavar="DRAFT")] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Where the store is. Default: where it is already.", metavar="DIR")
-    ] = None,
-    shipped: Annotated[
-        bool, typer.Option("--shipped", help="The small pair that ships with osd, with a store of its own.")
-    ] = False,
-) -> None:
+@dataclass(frozen=True)
+class WantedPair:
+    """The pair, and where its store is."""
+
+    target: Annotated[str, typer.Argument(metavar="TARGET")] | None = None
+    """Folder or hub name of the target."""
+    draft: Annotated[str, typer.Argument(metavar="DRAFT")] | None = None
+    """Folder or hub name of the draft."""
+    data: Annotated[Path, typer.Option(metavar="DIR")] | None = None
+    """Where the store is. Default: where it is already."""
+    shipped: bool = False
+    """The small pair that ships with osd, with a store of its own."""
+
+
+def use(here: CommandContext, pair: WantedPair) -> None:
     """Write the pair that is served into osd.toml here, so that every command in this folder means it and its store.
 
     Other settings in the file stay as they are.
 
     Examples: `osd use ./llama-8b ./llama-1b`, `osd use --shipped`
     """
-    if shipped is (target is not None) or (target is None) is not (draft is None):
+    if pair.shipped is (pair.target is not None) or (pair.target is None) is not (pair.draft is None):
         raise BadInput(reason="Say which: a TARGET and a DRAFT, or --shipped.")
-    wanted: dict[str, dict[str, str]] = {"serve": {"target": named(target), "draft": named(draft)}}
-    if shipped:
+    data, wanted = pair.data, {"serve": {"target": named(pair.target), "draft": named(pair.draft)}}
+    if pair.shipped:
         wanted["serve"] = {name: str(SHIPPED / name) for name in ("target", "draft")}
-        data = data or shipped_store(surroundings(ctx).settings)
+        data = data or shipped_store(here.settings)
     if data is not None:
         wanted["storage"] = {"directory": str(data.expanduser().absolute())}
-    file = surroundings(ctx).config or Path(CONFIG_NAME)
+    file = here.config or Path(CONFIG_NAME)
     text = file.read_text("utf-8") if file.exists() else ""
     written = with_values(text, wanted)
     file.write_text(written, "utf-8")

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from storage.settings import Settings, load_settings
-
 if TYPE_CHECKING:
+    from storage.settings import Settings
     from storage.store import Store
 
 
@@ -22,20 +21,31 @@ class CommandContext:
     """The state that commands share, in ``ctx.obj``; settings are read when first used."""
 
     config: Path | None = None
-    changes: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """What options of the command line say of the settings, by section; said before settings are first used."""
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What options of the command line say of the settings, by section."""
 
     @cached_property
     def settings(self) -> Settings:
         """The settings. Raises BadSetting."""
+        from storage.settings import load_settings
+
         return load_settings(self.config, **self.changes)
 
-    def drafting(self, kind: str | None) -> Settings:
-        """Return the settings, from now on with the drafter ``kind`` that an option of the command line names; None
-        names none. Raises BadSetting."""
-        if kind is not None:
-            self.changes = {**self.changes, "drafters": {"kind": kind}}
+    def say(self, **given: Mapping[str, Any]) -> None:
+        """Take what options of the command line say of the settings, by section; None says nothing."""
+        for section, values in given.items():
+            said = {name: value for name, value in values.items() if value is not None}
+            self.changes[section] = {**self.changes.get(section, {}), **said}
+        self.__dict__.pop("settings", None)
+
+    def changed(self, **given: Mapping[str, Any]) -> Settings:
+        """Return the settings with what options say of them, from now on. Raises BadSetting."""
+        self.say(**given)
         return self.settings
+
+    def drafting(self, kind: str | None) -> Settings:
+        """Return the settings, from now on with the drafter ``kind``; None names none. Raises BadSetting."""
+        return self.changed(drafters={"kind": kind})
 
     @contextmanager
     def store(self) -> Iterator[Store]:

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osd.cli.context import surroundings
-from osd.cli.options import JsonOption
-from osd.cli.out import count, counted, note, print_facts, print_json, say, size
+from osd.cli.command import CommandGroup
+from osd.cli.context import CommandContext
+from osd.cli.out import Output, count, counted, note, say, size
 
 if TYPE_CHECKING:
     from storage.backup import Backup
 
-app = typer.Typer(
-    no_args_is_help=True, help="Look after the database's schema; back the whole store up, and restore it."
-)
+app = CommandGroup("Look after the database's schema; back the whole store up, and restore it.")
 
 
 @app.command()
-def upgrade(ctx: typer.Context) -> None:
+def upgrade(here: CommandContext) -> None:
     """Bring the database's schema to what this osd needs.
 
     A SQLite file that is not there yet is created. Run it once before the first start on PostgreSQL, and after
@@ -30,7 +28,6 @@ def upgrade(ctx: typer.Context) -> None:
     from storage.sql.database import upgrade as upgrade_schema
     from storage.store import lay_out
 
-    here = surroundings(ctx)
     before, after = upgrade_schema(here.settings.storage.database_url())
     if before != after:
         with lay_out(here.settings) as store:  # no folder is made for a line
@@ -40,9 +37,9 @@ def upgrade(ctx: typer.Context) -> None:
 
 @app.command()
 def backup(
-    ctx: typer.Context,
+    here: CommandContext,
     destination: Annotated[Path, typer.Argument(help="A folder that is not there yet.", metavar="FOLDER")],
-    as_json: JsonOption = False,
+    output: Output,
 ) -> None:
     """Copy the whole store to a folder, while it is used: metadata, samples and weights, and check the copy.
 
@@ -51,20 +48,19 @@ def backup(
     """
     from storage.backup import back_up
 
-    here = surroundings(ctx)
     with here.store() as store:
         done = back_up(store, here.settings.storage.database_url(), destination, note)
         store.trail.note("db backup", destination.name, asdict(done))
-    tell_backup(done, as_json)
-    if not as_json:
+    tell_backup(done, output)
+    if not output.as_json:
         say(str(destination))
 
 
 @app.command()
 def restore(
-    ctx: typer.Context,
+    here: CommandContext,
     source: Annotated[Path, typer.Argument(help="A folder of `osd db backup`.", metavar="FOLDER")],
-    as_json: JsonOption = False,
+    output: Output,
 ) -> None:
     """Restore a backup into the store that the settings name, which must be empty, and check it.
 
@@ -73,24 +69,23 @@ def restore(
     """
     from storage.backup import restore as bring_back
 
-    here = surroundings(ctx)
     done = bring_back(here.settings, source, note)
     with here.store() as store:
         store.trail.note("db restore", source.name, asdict(done))
-    tell_backup(done, as_json)
+    tell_backup(done, output)
 
 
-def tell_backup(done: Backup, as_json: bool) -> None:
+def tell_backup(done: Backup, output: Output) -> None:
     """Print what a backup holds."""
-    if as_json:
-        print_json(asdict(done))
-    else:
-        note(f"{counted(done.segments, 'segment')} with {count(done.requests)} requests, weights of "
-             f"{counted(done.versions, 'version')}, schema {done.schema}, {size(done.bytes)}; all sound.")  # fmt: skip
+    output.words(
+        asdict(done),
+        f"{counted(done.segments, 'segment')} with {count(done.requests)} requests, weights of "
+        f"{counted(done.versions, 'version')}, schema {done.schema}, {size(done.bytes)}; all sound.",
+    )
 
 
 @app.command()
-def check(ctx: typer.Context, as_json: JsonOption = False) -> None:
+def check(here: CommandContext, output: Output) -> None:
     """Say whether the database answers and its schema fits.
 
     Changes nothing. Ends with status 5 when it does not answer or does not fit.
@@ -98,7 +93,7 @@ def check(ctx: typer.Context, as_json: JsonOption = False) -> None:
     from storage.sql.database import check as check_database
     from storage.sql.schema import mismatch
 
-    facts = check_database(surroundings(ctx).settings.storage.database_url())
-    print_json(facts) if as_json else print_facts(facts)
+    facts = check_database(here.settings.storage.database_url())
+    output.facts(facts)
     if not facts["current"]:
         raise mismatch(facts["url"], facts["found"])

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from osd.cli.context import surroundings
-from osd.cli.holds import holds_of, tell_holds
-from osd.cli.options import JsonOption
-from osd.cli.out import NOTHING, Column, note, print_facts, print_json, print_table, say, size, state, when
+from osd.cli.command import CommandGroup
+from osd.cli.context import CommandContext
+from osd.cli.options import Count, Model, Name
+from osd.cli.out import NOTHING, Column, Output, note, print_json, print_table, say, size, state, when
 from storage.records import DraftVersion, VersionState
 from storage.versions.targets import SHORT
 
 if TYPE_CHECKING:
     from storage.store import Store
 
-app = typer.Typer(no_args_is_help=True, help="List, inspect, publish and take back versions of a draft.")
+app = CommandGroup("List, inspect, publish and take back versions of a draft.")
 
 VersionArgument = Annotated[
     str,
@@ -42,24 +42,28 @@ COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class VersionFilter:
+    """The versions that are listed."""
+
+    draft: Name | None = None
+    """This draft only."""
+    everything: Annotated[bool, typer.Option("--all")] = False
+    """Those whose weights were deleted, too."""
+
+
 @app.command("list")
-def list_versions(
-    ctx: typer.Context,
-    draft: Annotated[str | None, typer.Option(help="This draft only.", metavar="NAME")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Those whose weights were deleted, too.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+def list_versions(here: CommandContext, wanted: VersionFilter, output: Output) -> None:
     """List the versions of every draft, oldest first."""
-    with surroundings(ctx).store() as store:
-        if draft is not None:
-            store.versions.current(draft)  # raises UnknownDraft
-        rows = version_rows(store, store.versions.list(draft, deleted=everything))
-    empty = "There are no drafts yet; the first one is registered when osd serves with it."
-    if as_json:
+    with here.store() as store:
+        if wanted.draft is not None:
+            store.versions.current(wanted.draft)  # raises UnknownDraft
+        rows = version_rows(store, store.versions.list(wanted.draft, deleted=wanted.everything))
+    if output.as_json:
         print_json(rows)
         return
     told = [{**row, "current": mark(row), "bytes": None if row["deleted_at"] else row["bytes"]} for row in rows]
-    print_table(told, COLUMNS, empty=empty)
+    print_table(told, COLUMNS, empty="There are no drafts yet; the first one is registered when osd serves with it.")
     tell_holds({row["draft"]: row["hold"] for row in rows if row["hold"]})
     for row in rows:
         if why := row["evidence"].get(VersionState.QUARANTINED.value):
@@ -67,38 +71,32 @@ def list_versions(
 
 
 @app.command()
-def show(ctx: typer.Context, version: VersionArgument, as_json: JsonOption = False) -> None:
+def show(here: CommandContext, version: VersionArgument, output: Output) -> None:
     """Show one version: where it came from, what the gate measured, whether its files are sound."""
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         facts = describe(store, store.versions.get(version))
-    if as_json:
-        print_json(facts)
-    else:
-        print_facts(flat(facts))
+    output.facts(facts, flat(facts))
+
+
+@dataclass(frozen=True)
+class NewDraft:
+    """The draft that is made."""
+
+    draft: Annotated[str, typer.Argument(metavar="NAME")]
+    """The new draft's name."""
+    target: Model | None = None
+    """A Hugging Face folder or hub name. Default: serve.target."""
+    kind: Literal["small", "medusa", "eagle", "eagle3"] = "small"
+    """small: some of the target's layers with its embeddings and output layer. medusa, eagle, eagle3: random weights
+    over the target's hidden states."""
+    layers: Count | None = None
+    """How many layers (small). Default: a twelfth of the target's."""
+    heads: Annotated[int, typer.Option(metavar="N", min=1, max=64)] | None = None
+    """How many heads (medusa). Default: 4."""
 
 
 @app.command()
-def new(
-    ctx: typer.Context,
-    draft: Annotated[str, typer.Argument(help="The new draft's name.", metavar="NAME")],
-    target: Annotated[
-        str | None, typer.Option(help="A Hugging Face folder or hub name. Default: serve.target.", metavar="MODEL")
-    ] = None,
-    kind: Annotated[
-        Literal["small", "medusa", "eagle", "eagle3"],
-        typer.Option(
-            help="small: some of the target's layers with its embeddings and output layer. medusa, eagle, eagle3: "
-            "random weights over the target's hidden states."
-        ),
-    ] = "small",
-    layers: Annotated[
-        int | None,
-        typer.Option(help="How many layers (small). Default: a twelfth of the target's.", metavar="N", min=1),
-    ] = None,
-    heads: Annotated[
-        int | None, typer.Option(help="How many heads (medusa). Default: 4.", metavar="N", min=1, max=64)
-    ] = None,
-) -> None:
+def new(here: CommandContext, wanted: NewDraft) -> None:
     """Make a draft for a target that has none, as number 0 of its line: `osd serve --draft NAME` starts with it.
 
     A small draft's layers are evenly spaced ones of the target's, the first and the last among them. medusa, eagle and
@@ -109,19 +107,19 @@ def new(
     """
     from osd.hotswap.new_draft import new_feature_version, new_small_draft
 
-    here = surroundings(ctx)
-    if not (target := target or here.settings.serve.target):
+    draft, kind = wanted.draft, wanted.kind
+    if not (target := wanted.target or here.settings.serve.target):
         raise typer.BadParameter("no target is named; give --target, or set serve.target")
-    if layers is not None and kind != "small":
+    if wanted.layers is not None and kind != "small":
         raise typer.BadParameter(f"a draft of kind {kind} has one layer; leave --layers out")
-    if heads is not None and kind != "medusa":
+    if wanted.heads is not None and kind != "medusa":
         raise typer.BadParameter("only --kind medusa has heads to count")
     with here.store() as store:
         if kind == "small":
-            version = new_small_draft(store, draft, target, layers)
+            version = new_small_draft(store, draft, target, wanted.layers)
         else:
             tokens = here.settings.learn.draft_vocabulary
-            version = new_feature_version(store, draft, target, kind, heads, tokens)
+            version = new_feature_version(store, draft, target, kind, wanted.heads, tokens)
         made = store.versions.provenance(version)["provenance"]
         kept = {name: made[name] for name in ("of", "layers", "kind") if name in made}
         store.trail.note("drafts new", version.id, kept)
@@ -136,14 +134,20 @@ def _what_it_has(made: Mapping[str, Any], target: str) -> str:
     return f"has layers {', '.join(map(str, made['layers']))} of the {made['of']} of {target}"
 
 
+@dataclass(frozen=True)
+class ExportForm:
+    """What becomes of an adapter."""
+
+    adapter: bool = False
+    """Keep an adapter as one, over its base's folder in the store."""
+
+
 @app.command()
 def export(
-    ctx: typer.Context,
+    here: CommandContext,
     version: VersionArgument,
     destination: Annotated[Path, typer.Argument(help="A folder that is not there yet.", metavar="FOLDER")],
-    adapter: Annotated[
-        bool, typer.Option("--adapter", help="Keep an adapter as one, over its base's folder in the store.")
-    ] = False,
+    form: ExportForm,
 ) -> None:
     """Write a version to a plain Hugging Face folder.
 
@@ -152,10 +156,10 @@ def export(
     """
     from osd.hotswap.export import export as write
 
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         version = store.versions.get(version).id
-        write(store, version, destination, adapter=adapter)
-        store.trail.note("drafts export", version, {"folder": destination.name, "adapter": adapter})
+        write(store, version, destination, adapter=form.adapter)
+        store.trail.note("drafts export", version, {"folder": destination.name, "adapter": form.adapter})
     say(str(destination))
 
 
@@ -214,3 +218,17 @@ def flat(facts: dict[str, Any]) -> dict[str, str | None]:
         else:
             lines[key] = when(value) if key == "created_at" else None if value is None else state(value)
     return lines
+
+
+def holds_of(store: Store, draft: str | None) -> dict[str, dict[str, Any]]:
+    """Return draft -> its hold, of one draft or of all that are held."""
+    return {name: asdict(hold) for name, hold in store.decisions.holds().items() if draft in (None, name)}
+
+
+def tell_holds(holds: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say which drafts are held, where, why and what lifts it."""
+    for draft, hold in holds.items():
+        note(
+            f"{draft} is {hold['kind'].value} at {hold['version']} since {when(hold['at'])} ({hold['reason']}); "
+            f"`osd drafts resume {draft}` lets it learn again."
+        )

@@ -4,15 +4,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
-from osd.cli.context import surroundings
+from osd.cli.context import CommandContext
 from osd.cli.drafts import VersionArgument, app
-from osd.cli.options import JsonOption, YesOption, confirm
-from osd.cli.out import counted, note, print_json, size, state
+from osd.cli.options import Consent
+from osd.cli.out import Output, counted, note, size, state
 from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT, DraftVersion
 
@@ -20,45 +20,47 @@ DraftArgument = Annotated[str, typer.Argument(help="A draft.", metavar="DRAFT")]
 
 
 @app.command()
-def promote(ctx: typer.Context, version: VersionArgument, yes: YesOption = False) -> None:
+def promote(here: CommandContext, version: VersionArgument, consent: Consent) -> None:
     """Make a version the current one, whatever the gate decided, and freeze the draft there.
 
     Its files are checked first. Servers swap it in between two steps. Nothing replaces it until `osd drafts resume`.
     """
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         chosen = store.versions.get(version)
-        confirm(f"Serve {chosen.draft} with {chosen.id}, which is {state(chosen.state)}?", yes)
+        consent.ask(f"Serve {chosen.draft} with {chosen.id}, which is {state(chosen.state)}?")
         tell_frozen(store.decisions.promote(chosen.id))
 
 
+@dataclass(frozen=True)
+class Rollback:
+    """What is taken back, and why."""
+
+    draft: Annotated[str, typer.Argument(metavar="DRAFT")] = DEFAULT_DRAFT
+    """The draft to take back."""
+    to: Annotated[str, typer.Option(metavar="VERSION")] | None = None
+    """Return to this version, by id or name. Default: the parent."""
+    reason: str = "asked for on the command line"
+    """Kept with the version that is taken back."""
+
+
 @app.command()
-def rollback(
-    ctx: typer.Context,
-    draft: Annotated[str, typer.Argument(help="The draft to take back.", metavar="DRAFT")] = DEFAULT_DRAFT,
-    to: Annotated[
-        str | None, typer.Option(help="Return to this version, by id or name. Default: the parent.", metavar="VERSION")
-    ] = None,
-    reason: Annotated[
-        str, typer.Option(help="Kept with the version that is taken back.")
-    ] = "asked for on the command line",
-    yes: YesOption = False,
-) -> None:
+def rollback(here: CommandContext, wanted: Rollback, consent: Consent) -> None:
     """Take back a draft's current version, return to its parent, and freeze the draft there.
 
     Servers swap the older weights in between two steps. Nothing is trained from what was taken back, and nothing
     replaces what serves until `osd drafts resume`. Nothing is deleted; `osd drafts promote` undoes it.
     """
-    with surroundings(ctx).store() as store:
-        current = store.versions.current(draft)
-        to = store.versions.get(to).id if to else None
+    with here.store() as store:
+        current = store.versions.current(wanted.draft)
+        to = store.versions.get(wanted.to).id if wanted.to else None
         if back := to or current.parent:  # else rolling back says why it cannot
-            confirm(f"Take back {current.id} and return to {back}?", yes)
-        tell_frozen(store.decisions.rollback(draft, reason, to=to))
+            consent.ask(f"Take back {current.id} and return to {back}?")
+        tell_frozen(store.decisions.rollback(wanted.draft, wanted.reason, to=to))
 
 
 @app.command()
 def pin(
-    ctx: typer.Context,
+    here: CommandContext,
     version: VersionArgument,
     reason: Annotated[str, typer.Option(help="Shown wherever the pin is.")] = "pinned by hand",
 ) -> None:
@@ -66,14 +68,14 @@ def pin(
 
     It becomes the current one if it is not. The draft is not trained meanwhile; requests are kept and wait.
     """
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         pinned = store.decisions.pin(version, reason)
     note(f"{pinned.draft} is pinned to {pinned.id}; `osd drafts resume {pinned.draft}` lets it learn again.")
 
 
 @app.command()
 def freeze(
-    ctx: typer.Context,
+    here: CommandContext,
     draft: DraftArgument = DEFAULT_DRAFT,
     reason: Annotated[str, typer.Option(help="Shown wherever the freeze is.")] = "frozen by hand",
 ) -> None:
@@ -81,22 +83,22 @@ def freeze(
 
     A run under way ends at its next heartbeat and gives its requests back.
     """
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         hold = store.decisions.freeze(draft, reason)
     note(f"{draft} is frozen at {hold.version}; `osd drafts resume {draft}` lets it learn again.")
 
 
 @app.command()
-def resume(ctx: typer.Context, draft: DraftArgument = DEFAULT_DRAFT) -> None:
+def resume(here: CommandContext, draft: DraftArgument = DEFAULT_DRAFT) -> None:
     """Let a pinned or frozen draft learn again, from the version that serves."""
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         hold = store.decisions.resume(draft)
     note(f"{draft} learns again, from {hold.version}." if hold else f"{draft} was neither pinned nor frozen.")
 
 
 @app.command()
 def alias(
-    ctx: typer.Context,
+    here: CommandContext,
     name: Annotated[str, typer.Argument(help="A name of your own; DRAFT:NAME to remove one.", metavar="NAME")],
     version: Annotated[
         str | None, typer.Argument(help="The version that is to be called so.", metavar="VERSION")
@@ -113,7 +115,7 @@ def alias(
     if (version is None) is not remove:
         raise BadInput(reason="Say which VERSION is to be called so, or --remove.")
     draft, _, own = name.rpartition(":")
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         if version is None:
             had = store.decisions.unname(draft or DEFAULT_DRAFT, own)
             note(f"{had} is no longer called {own}.")
@@ -123,35 +125,37 @@ def alias(
 
 
 @app.command()
-def delete(ctx: typer.Context, version: VersionArgument, yes: YesOption = False) -> None:
+def delete(here: CommandContext, version: VersionArgument, consent: Consent) -> None:
     """Delete a version's weights. What is known of it stays: where it came from, what the gate measured, who had it.
 
     Number 0, what serves and what did before it, what is pinned or has a name, and the newest version are not deleted.
     """
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         chosen = store.versions.get(version)
-        confirm(f"Delete the weights of {chosen.id}, which is {state(chosen.state)}? This cannot be undone.", yes)
+        consent.ask(f"Delete the weights of {chosen.id}, which is {state(chosen.state)}? This cannot be undone.")
         store.version_keeper.delete(chosen)
     note(f"The weights of {chosen.id} are deleted ({size(chosen.bytes or 0)}).")
 
 
+@dataclass(frozen=True)
+class RetainOptions:
+    """Whether anything is done."""
+
+    dry_run: bool = False
+    """Only say what would go."""
+
+
 @app.command()
-def retain(
-    ctx: typer.Context,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+def retain(here: CommandContext, options: RetainOptions, output: Output) -> None:
     """Delete the weights that `[retention.versions]` ends, as the trainer does after its runs."""
-    here = surroundings(ctx)
+    dry = options.dry_run
     with here.store() as store:
         done = store.version_keeper.retain(here.settings.retention.versions, dry=dry)
         if done.versions and not dry:
             store.trail.note("drafts retain", None, asdict(done))
-    if as_json:
-        print_json({**asdict(done), "dry_run": dry})
-        return
     why = ", ".join(f"{number} by {rule}" for rule, number in sorted(done.by_rule.items())) or "nothing to delete"
-    note(f"{'Would delete' if dry else 'Deleted'} the weights of {counted(len(done.versions), 'version')} ({why}).")
+    words = f"{'Would delete' if dry else 'Deleted'} the weights of {counted(len(done.versions), 'version')} ({why})."
+    output.words({**asdict(done), "dry_run": dry}, words)
 
 
 def tell_frozen(version: DraftVersion) -> None:

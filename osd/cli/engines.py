@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osd.cli.context import surroundings
-from osd.cli.options import JsonOption
-from osd.cli.out import Column, note, print_facts, print_json, print_rows, say, when
+from osd.cli.command import CommandGroup
+from osd.cli.context import CommandContext
+from osd.cli.options import Name
+from osd.cli.out import Column, Output, note, print_json, print_table, say, when
+from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings
 
@@ -19,26 +21,8 @@ if TYPE_CHECKING:
     from osd.attached.base import EngineFacts, ServingEngine
     from storage.store import Store
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Attach vLLM servers, so that their drafts learn from what they serve. SGLang: experimental.",
-)
+app = CommandGroup("Attach vLLM servers, so that their drafts learn from what they serve. SGLang: experimental.")
 
-KindOption = Annotated[
-    str,
-    typer.Option(
-        help="vllm: with osd's plugin. vllm-proxied: without, behind `osd attach --proxy`. sglang: experimental.",
-        metavar="KIND",
-    ),
-]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(help="Folder or hub name of its target, where it does not say itself.", metavar="TARGET"),
-]
-DraftFolderOption = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the draft that it was started with, where it does not say itself.", metavar="FOLDER"),
-]
 UrlArgument = Annotated[str, typer.Argument(help="Where it listens, as http://HOST:PORT.", metavar="URL")]
 NameArgument = Annotated[
     str, typer.Argument(help="Its name, as `osd engines list` shows it, or its URL.", metavar="ENGINE")
@@ -54,17 +38,28 @@ COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class EngineOptions:
+    """What an engine is, and what it does not say itself."""
+
+    kind: Annotated[str, typer.Option(metavar="KIND")] = "vllm"
+    """vllm: with osd's plugin. vllm-proxied: without, behind `osd attach --proxy`. sglang: experimental."""
+    target: Annotated[str, typer.Option(metavar="TARGET")] | None = None
+    """Folder or hub name of its target, where it does not say itself."""
+    draft_folder: Annotated[Path, typer.Option(metavar="FOLDER")] | None = None
+    """Folder of the draft that it was started with, where it does not say itself."""
+
+
+@dataclass(frozen=True)
+class EngineDraft:
+    """The engine's draft in the store."""
+
+    draft: Name = DEFAULT_DRAFT
+    """What its draft is called here; a new name begins with what it serves."""
+
+
 @app.command()
-def add(
-    ctx: typer.Context,
-    url: UrlArgument,
-    draft: Annotated[
-        str, typer.Option(help="What its draft is called here; a new name begins with what it serves.", metavar="NAME")
-    ] = DEFAULT_DRAFT,
-    kind: KindOption = "vllm",
-    target: TargetOption = None,
-    draft_folder: DraftFolderOption = None,
-) -> None:
+def add(here: CommandContext, url: UrlArgument, named: EngineDraft, options: EngineOptions) -> None:
     """Attach a running vLLM: its answers are learned from, and its draft is kept good.
 
     It needs osd's plugin (`pip install osd-llm-vllm` beside vLLM; docs/vllm.md has the line to start it with), or a
@@ -72,8 +67,7 @@ def add(
     and publishes to it, `osd trainer` trains. SGLang (--kind sglang) is experimental: it is published to, and its
     answers are not harvested (docs/sglang.md).
     """
-    here = surroundings(ctx)
-    facts = client(here.settings, url, kind, target, draft_folder).probe()
+    draft, facts = named.draft, client(here.settings, url, options).probe()
     with here.store() as store:
         for said in store.targets.arrive(facts.digest, facts.target):
             note(f"osd: {said}")
@@ -83,45 +77,40 @@ def add(
 
 
 @app.command("list")
-def list_engines(ctx: typer.Context, as_json: JsonOption = False) -> None:
+def list_engines(here: CommandContext, output: Output) -> None:
     """List the attached engines, what each drafts with, and whether a process attends to it."""
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         rows = engine_rows(store)
-    print_rows(rows, COLUMNS, as_json=as_json, empty="No engine is attached; `osd engines add URL` attaches one.")
+    output.rows(rows, COLUMNS, empty="No engine is attached; `osd engines add URL` attaches one.")
 
 
 @app.command()
-def show(ctx: typer.Context, engine: NameArgument, as_json: JsonOption = False) -> None:
+def show(here: CommandContext, engine: NameArgument, output: Output) -> None:
     """Show what the last probe found of an engine."""
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         found = store.engines.get(engine)
-    facts = {"name": found.name, "url": found.url, "draft": found.draft, **found.facts}
-    if as_json:
-        print_json(facts)
-    else:
-        print_facts({name: value for name, value in facts.items() if name not in ("digest", "ranks")})
+    tell_facts({"name": found.name, "url": found.url, "draft": found.draft, **found.facts}, output)
 
 
 @app.command()
-def remove(ctx: typer.Context, engine: NameArgument) -> None:
+def remove(here: CommandContext, engine: NameArgument) -> None:
     """Let go of an engine. It goes on serving with the draft that it has; what was learned stays."""
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         found = store.engines.remove(engine)
     note(f"{found.name} is no longer attached; it serves on with what it has.")
 
 
+@dataclass(frozen=True)
+class ProbeOptions:
+    """How closely it is looked at."""
+
+    selftest: bool = False
+    """Publish the weights that it has, and see that nothing changes."""
+
+
 @app.command()
 def probe(
-    ctx: typer.Context,
-    url: UrlArgument,
-    selftest: Annotated[
-        bool,
-        typer.Option("--selftest", help="Publish the weights that it has, and see that nothing changes."),
-    ] = False,
-    kind: KindOption = "vllm",
-    target: TargetOption = None,
-    draft_folder: DraftFolderOption = None,
-    as_json: JsonOption = False,
+    here: CommandContext, url: UrlArgument, probing: ProbeOptions, options: EngineOptions, output: Output
 ) -> None:
     """Look at what an engine is and can do, without attaching it.
 
@@ -130,32 +119,35 @@ def probe(
     from osd.attached.trials import selftest as try_out
     from osd.attached.vllm.engine import VllmEngine
     from osd.attached.vllm.stock import StockVllm
-    from storage.errors import BadInput
 
-    here = surroundings(ctx)
-    engine = client(here.settings, url, kind, target, draft_folder)
+    engine, selftest = client(here.settings, url, options), probing.selftest
     if selftest and (isinstance(engine, StockVllm) or not isinstance(engine, VllmEngine)):
         raise BadInput(
             reason="--selftest needs a vLLM with osd's plugin: this kind of engine cannot be published to alike."
         )
     facts: dict[str, Any] = asdict(engine.probe())
-    if kind == "sglang":
+    if options.kind == "sglang":
         note("SGLang is experimental: this was written from its source and never ran against it (docs/sglang.md).")
     if selftest and isinstance(engine, VllmEngine):
         facts["selftest"] = asdict(try_out(engine))
-    if as_json:
-        print_json(facts)
-    else:
-        print_facts({name: value for name, value in facts.items() if name not in ("digest", "ranks")})
+    tell_facts(facts, output)
+
+
+def tell_facts(facts: Mapping[str, Any], output: Output) -> None:
+    """Print what is known of an engine; people do without its digests."""
+    output.facts(facts, {name: value for name, value in facts.items() if name not in ("digest", "ranks")})
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What becomes of the result."""
+
+    apply: bool = False
+    """Leave it with the draft lengths that were found."""
 
 
 @app.command()
-def tune(
-    ctx: typer.Context,
-    url: UrlArgument,
-    apply: Annotated[bool, typer.Option("--apply", help="Leave it with the draft lengths that were found.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+def tune(here: CommandContext, url: UrlArgument, options: TuneOptions, output: Output) -> None:
     """Try which draft lengths make a vLLM fastest at each batch size, and print the flag to start it with.
 
     Prompts are those that the store keeps of it. It takes a minute or two of its time and needs draft lengths that can
@@ -164,10 +156,8 @@ def tune(
     from osd.attached.trials import batch_sizes, draft_lengths, measure_by, require_live, schedule_of
     from osd.attached.trials import tune as tried
     from osd.attached.vllm.engine import VllmEngine
-    from storage.errors import BadInput
 
-    here = surroundings(ctx)
-    engine = client(here.settings, url, "vllm", None, None)
+    engine = client(here.settings, url, EngineOptions())
     facts = engine.probe()
     require_live(engine.name, facts)
     assert isinstance(engine, VllmEngine) and facts.max_num_seqs is not None
@@ -185,29 +175,29 @@ def tune(
     finally:
         engine.set_gamma([(1, facts.max_num_seqs, facts.gamma)])
     schedule = schedule_of(found)
-    if apply:
+    if options.apply:
         engine.set_gamma(schedule)
         with here.store() as store:
             store.trail.note("engines tune", engine.name, {"schedule": schedule})
-    if as_json:
+    if output.as_json:
         print_json({"schedule": schedule, "batches": [asdict(one) for one in found]})
         return
     columns = [Column("batch", "requests", right=True)]
     columns += [Column(str(length), f"{length} drafted", "{:.0f}".format, right=True) for length in lengths]
     rows = [{"batch": one.batch, "best": one.best, **{str(n): rate for n, rate in one.rates.items()}} for one in found]
-    print_rows(rows, (*columns, Column("best", "best", right=True)), as_json=False)
+    print_table(rows, (*columns, Column("best", "best", right=True)))
     say(f"num_speculative_tokens_per_batch_size: {[list(part) for part in schedule]}")
 
 
-def client(settings: Settings, url: str, kind: str, target: str | None, draft: Path | None) -> ServingEngine:
+def client(settings: Settings, url: str, options: EngineOptions) -> ServingEngine:
     """Return the client of an engine that is not attached yet. Raises BadInput, and BadSetting for a token that is not
     to be had."""
     from osd.attached.attach import KINDS, connect
-    from storage.errors import BadInput
 
-    if kind not in KINDS:
-        raise BadInput(reason=f"--kind {kind}: there is {', '.join(KINDS)}.")
-    return connect(settings, url, {"kind": kind, "target": target, "draft": str(draft) if draft else None})
+    if options.kind not in KINDS:
+        raise BadInput(reason=f"--kind {options.kind}: there is {', '.join(KINDS)}.")
+    draft = str(options.draft_folder) if options.draft_folder else None
+    return connect(settings, url, {"kind": options.kind, "target": options.target, "draft": draft})
 
 
 def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
@@ -216,7 +206,7 @@ def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
 
     Raises BadInput where its folder cannot be seen from here.
     """
-    from storage.errors import BadInput, UnknownDraft
+    from storage.errors import UnknownDraft
     from storage.records import Route
 
     try:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from osd.cli.context import surroundings
-from osd.cli.options import JsonOption, YesOption, confirm, span
-from osd.cli.out import Column, note, print_json, print_rows, say, when
+from osd.cli.command import CommandGroup
+from osd.cli.context import CommandContext
+from osd.cli.options import Consent, Count, Name, span
+from osd.cli.out import Column, Output, note, print_json, say, when
 from storage.access.keys import DEFAULT_SCOPES, SCOPES
 from storage.records import DEFAULT_TENANT
 
-app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys of `osd serve`.")
+app = CommandGroup("Make, list and revoke API keys of `osd serve`.")
 COLUMNS = (
     Column("id", "key", whole=True),
     Column("shown", "begins"),
@@ -28,36 +30,41 @@ COLUMNS = (
 )
 
 
-@app.command()
-def create(
-    ctx: typer.Context,
-    tenant: Annotated[
-        str, typer.Option(help="Whose requests come with it, in what is kept.", metavar="NAME")
-    ] = DEFAULT_TENANT,
-    name: Annotated[str, typer.Option(help="What it is for.", metavar="TEXT")] = "",
+@dataclass(frozen=True)
+class NewKey:
+    """What the key is for, and what it may do."""
+
+    tenant: Name = DEFAULT_TENANT
+    """Whose requests come with it, in what is kept."""
+    name: Annotated[str, typer.Option(metavar="TEXT")] = ""
+    """What it is for."""
     scope: Annotated[
-        list[str] | None,
-        typer.Option(help=f"What it may do: {', '.join(SCOPES)}; may be given again. Default: infer.", metavar="SCOPE"),
-    ] = None,
-    requests: Annotated[int | None, typer.Option(help="Requests a minute.", metavar="N", min=1)] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens a minute, prompts included.", metavar="N", min=1)] = None,
-    expires: Annotated[
-        float | None, typer.Option(help="Ends after so long: 12h, 30d.", parser=span, metavar="SPAN")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+        list[str],
+        typer.Option(metavar="SCOPE", help=f"What it may do: {', '.join(SCOPES)}; may be given again. Default: infer."),
+    ] | None = None
+    requests: Count | None = None
+    """Requests a minute."""
+    tokens: Count | None = None
+    """Tokens a minute, prompts included."""
+    expires: Annotated[float, typer.Option(parser=span, metavar="SPAN")] | None = None
+    """Ends after so long: 12h, 30d."""
+
+
+@app.command()
+def create(here: CommandContext, wanted: NewKey, output: Output) -> None:
     """Make a key and print it: this once, for only a hash of it is kept.
 
     A server that runs takes it within `server.keys_poll_seconds`.
 
     Example: `osd keys create --tenant acme --requests 60 --expires 30d`
     """
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         secret, key = store.keys.create(
-            tenant, name=name, scopes=scope or DEFAULT_SCOPES, requests_per_minute=requests, tokens_per_minute=tokens,
-            expires_at=None if expires is None else time.time() + expires,
+            wanted.tenant, name=wanted.name, scopes=wanted.scope or DEFAULT_SCOPES,
+            requests_per_minute=wanted.requests, tokens_per_minute=wanted.tokens,
+            expires_at=None if wanted.expires is None else time.time() + wanted.expires,
         )  # fmt: skip
-    if as_json:
+    if output.as_json:
         print_json({"key": secret, **key.facts()})
     else:
         say(secret)
@@ -65,24 +72,24 @@ def create(
 
 
 @app.command("list")
-def list_keys(ctx: typer.Context, as_json: JsonOption = False) -> None:
+def list_keys(here: CommandContext, output: Output) -> None:
     """List every key ever created, oldest first."""
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         rows = [key.facts() for key in store.keys.list()]
-    print_rows(rows, COLUMNS, as_json=as_json, empty="There are no keys: `osd serve` listens on this machine only.")
+    output.rows(rows, COLUMNS, empty="There are no keys: `osd serve` listens on this machine only.")
 
 
 @app.command()
 def revoke(
-    ctx: typer.Context,
+    here: CommandContext,
     key: Annotated[str, typer.Argument(help="A key's id, as `osd keys list` shows it.", metavar="KEY")],
-    yes: YesOption = False,
+    consent: Consent,
 ) -> None:
     """Revoke a key. Streams that it opened end with an error, too.
 
     It cannot be undone; create another one.
     """
-    with surroundings(ctx).store() as store:
-        confirm(f"Revoke {key}?", yes)
+    with here.store() as store:
+        consent.ask(f"Revoke {key}?")
         store.keys.revoke(key)
     note(f"{key} opens nothing any more.")

@@ -1,72 +1,140 @@
 """The root of the command: its subcommands, and how an error becomes a line and an exit status.
 
-Commands import torch when they run and not before, so that `osd stats` and every --help start at once.
+A subcommand's module is imported when it is named, and torch when a command needs it, so that `osd --help` and
+`osd stats` start at once.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from osd.bench.harness.report import INTERRUPTED
-from osd.cli import (  # noqa: F401  (some add their commands to drafts.app, replay.app and router.app)
-    attach,
-    audit,
-    bench,
-    config,
-    corpus,
-    db,
-    demo,
-    doctor,
-    drafts,
-    drafts_decide,
-    engines,
-    generate,
-    keys,
-    metrics,
-    replay,
-    replay_keep,
-    router,
-    router_ask,
-    router_discover,
-    router_files,
-    router_show,
-    serve,
-    servers,
-    stats,
-    trainer,
-)
+from osd.cli.command import INTERRUPTED, with_options
 from osd.cli.context import CommandContext
-from osd.cli.out import note
-from storage.distribution import osd_version
 from storage.errors import OsdError
 
-SERVE, LOOK, KEEP, MEASURE = "Decode and learn", "Look", "Keep", "Show and measure"
+MARKUP: Any = "markdown"
+PANELS: dict[str, dict[str, tuple[str, str]]] = {
+    "Decode and learn": {
+        "serve": (
+            "serve:serve",
+            "Serve the pair, or replicas that serve it, over HTTP as OpenAI's API, until SIGTERM or Ctrl-C.",
+        ),
+        "generate": ("generate:generate", "Complete a prompt, or every prompt of a file."),
+        "trainer": ("trainer:app", "Train drafts; list, pause and cancel what trains."),
+        "attach": (
+            "attach:attach",
+            "Take what attached engines answer into the store, and publish newer drafts to them, until Ctrl-C.",
+        ),
+        "use": (
+            "config:use",
+            "Write the pair that is served into osd.toml here, so that every command in this folder means it and its "
+            "store.",
+        ),
+        "engines": (
+            "engines:app",
+            "Attach vLLM servers, so that their drafts learn from what they serve. SGLang: experimental.",
+        ),
+    },
+    "Look": {
+        "servers": ("servers:app", "List the serving processes of a store, and take one out of service."),
+        "stats": ("stats:app stats_versions", "Ask how well drafts guess, why, and what it brings."),
+        "audit": (
+            "audit:audit",
+            "Show who changed what and when, from where, and what was before and after; the newest first.",
+        ),
+        "config": (
+            "config:config",
+            "Show which settings are in force, and where each comes from: a file, a variable of the environment, the "
+            "default.",
+        ),
+        "metrics": ("servers:metrics", "Serve the store's numbers at /metrics for Prometheus, until it is stopped."),
+        "doctor": (
+            "doctor:doctor",
+            "Check installation, device, disk, database, storage of samples and weights, broker, trainers, ports, and "
+            "pair.",
+        ),
+    },
+    "Keep": {
+        "drafts": ("drafts:app drafts_decide", "List, inspect, publish and take back versions of a draft."),
+        "router": (
+            "router:app router_show router_discover router_files",
+            "See and steer which draft serves which traffic.",
+        ),
+        "replay": ("replay:app replay_keep replay_import", "See, take out and delete what is kept for learning."),
+        "corpus": ("corpus:app", "Build, look at and export the texts that n-gram drafts know."),
+        "keys": ("keys:app", "Make, list and revoke API keys of `osd serve`."),
+        "db": ("db:app", "Look after the database's schema; back the whole store up, and restore it."),
+    },
+    "Show and measure": {
+        "demo": ("demo:demo", "Watch a draft learn, with the small pair and the prompts that ship with osd."),
+        "bench": ("bench:app", "Measure decoding, learning while serving, and a server under load."),
+    },
+}
+"""By the heading in the help, each subcommand: where in osd.cli it is, which other modules add to it, and the first
+sentence of its own help."""
+
+
+class LazyCommand(TyperCommand):
+    """What the help says of a subcommand whose module is not imported yet."""
+
+    def __init__(self, name: str, place: str, help: str, panel: str) -> None:
+        super().__init__(name, help=help, rich_help_panel=panel, rich_markup_mode=MARKUP)
+        self.place = place
+
+    def load(self) -> Any:
+        """Return the subcommand itself."""
+        place, *others = self.place.split()
+        module, _, attribute = place.partition(":")
+        found, around = getattr(import_module(f"osd.cli.{module}"), attribute), typer.Typer(rich_markup_mode=MARKUP)
+        for other in others:
+            import_module(f"osd.cli.{other}")
+        if isinstance(found, typer.Typer):
+            around.add_typer(found, name=self.name)
+        else:
+            around.command(self.name)(with_options(found))
+        return typer.main.get_group(around).commands[str(self.name)]
+
+
+def loaded(command: Any) -> Any:
+    """Return the command, imported if it was not yet."""
+    return command.load() if isinstance(command, LazyCommand) else command
 
 
 class OsdGroup(TyperGroup):
-    """The command group: turns an error into one line on stderr and an exit status."""
+    """The root: imports the subcommand that is named, and turns an error into one line on stderr and an exit status."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for panel, commands in PANELS.items():
+            self.commands |= {name: LazyCommand(name, *found, panel) for name, found in commands.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the subcommand that the arguments begin with."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, loaded(command), rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         try:
             return super().invoke(ctx)
         except OsdError as error:
-            note(f"osd: {error}")
+            typer.echo(f"osd: {error}", err=True)
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt:
-            note("Stopped.")
+            typer.echo("Stopped.", err=True)
             raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(
-    cls=OsdGroup, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False,
+    cls=OsdGroup, no_args_is_help=True, rich_markup_mode=MARKUP, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]}, add_completion=True,
 )  # fmt: skip
 
@@ -74,6 +142,8 @@ app = typer.Typer(
 def show_version(asked: bool) -> None:
     """Print the version and leave."""
     if asked:
+        from storage.distribution import osd_version
+
         typer.echo(f"osd {osd_version()}")
         raise typer.Exit
 
@@ -93,30 +163,6 @@ def root(
     Start with `osd demo`, which needs no settings. `osd doctor` says what is missing.
     """
     ctx.obj = CommandContext(config)
-
-
-app.command("serve", rich_help_panel=SERVE)(serve.serve)
-app.command("generate", rich_help_panel=SERVE)(generate.generate)
-app.add_typer(trainer.app, name="trainer", rich_help_panel=SERVE)
-app.command("worker", hidden=True)(trainer.worker)
-app.command("attach", rich_help_panel=SERVE)(attach.attach)
-app.command("use", rich_help_panel=SERVE)(config.use)
-app.add_typer(engines.app, name="engines", rich_help_panel=SERVE)
-app.add_typer(servers.app, name="servers", rich_help_panel=LOOK)
-app.add_typer(servers.old, name="workers", hidden=True)
-app.add_typer(stats.app, name="stats", rich_help_panel=LOOK)
-app.command("audit", rich_help_panel=LOOK)(audit.audit)
-app.command("config", rich_help_panel=LOOK)(config.config)
-app.command("metrics", rich_help_panel=LOOK)(metrics.metrics)
-app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
-app.add_typer(drafts.app, name="drafts", rich_help_panel=KEEP)
-app.add_typer(router.app, name="router", rich_help_panel=KEEP)
-app.add_typer(replay.app, name="replay", rich_help_panel=KEEP)
-app.add_typer(corpus.app, name="corpus", rich_help_panel=KEEP)
-app.add_typer(keys.app, name="keys", rich_help_panel=KEEP)
-app.add_typer(db.app, name="db", rich_help_panel=KEEP)
-app.command("demo", rich_help_panel=MEASURE)(demo.demo)
-app.add_typer(bench.app, name="bench", rich_help_panel=MEASURE)
 
 
 def main() -> None:

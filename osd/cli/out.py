@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -18,10 +20,15 @@ from rich.table import Table
 
 from osd.bench.harness.report import plain
 from osd.bench.harness.watch import note as note
+from storage.errors import BadSetting
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 NOTHING = "–"
 WIDE = 240
+FORMATS = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,84 @@ class Column:
     right: bool = False
     whole: bool = False
     """Whether it is never wrapped while another column can be."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """The form in which a command prints its result."""
+
+    as_json: Annotated[bool, typer.Option("--json")] = False
+    """Print JSON on one line instead of a table."""
+
+    def rows(self, rows: Sequence[Row], columns: Sequence[Column], *, empty: str = "") -> None:
+        """Print rows as JSON or as a table."""
+        if self.as_json:
+            print_json(rows)
+        else:
+            print_table(rows, columns, empty=empty)
+
+    def facts(self, facts: Row, shown: Row | None = None) -> None:
+        """Print one thing's facts as JSON, or as two columns, name and value; ``shown`` instead for people."""
+        if self.as_json:
+            print_json(facts)
+        else:
+            print_facts(facts if shown is None else shown)
+
+    def words(self, facts: Any, words: str) -> None:
+        """Print what was done as JSON, or say it on stderr."""
+        if self.as_json:
+            print_json(facts)
+        else:
+            note(words)
+
+
+@dataclass(frozen=True)
+class TableOutput(Output):
+    """The form in which `osd stats` prints its rows: a table, JSON or CSV, and a picture beside it."""
+
+    as_csv: Annotated[bool, typer.Option("--csv")] = False
+    """Print CSV instead of a table."""
+    picture: Annotated[Path, typer.Option(metavar="FILE")] | None = None
+    """Draw it into this file too: .png, .svg or .pdf."""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether people read it."""
+        return not (self.as_json or self.as_csv)
+
+    def show(
+        self, rows: Sequence[Row], columns: Sequence[Column], draw: Callable[[], Figure], *, whole: Any = None,
+        empty: str = "Nothing has been recorded that fits these options.",
+    ) -> None:  # fmt: skip
+        """Print the rows in the form asked for; JSON has ``whole`` instead, if given. Raises BadSetting."""
+        if self.as_json and self.as_csv:
+            raise BadSetting(source="option", key="--csv", reason="give either --json or --csv")
+        if self.picture is not None and self.picture.suffix.lower() not in FORMATS:
+            raise BadSetting(
+                source="option", key="--picture", reason=f"{self.picture} must end in {', '.join(FORMATS)}"
+            )
+        if self.as_json:
+            print_json(rows if whole is None else whole)
+        elif self.as_csv:
+            print_csv(rows)
+        else:
+            print_table(rows, columns, empty=empty)
+        if self.picture is not None:
+            save_picture(self.picture, draw if rows else None)
+
+
+def save_picture(picture: Path, draw: Callable[[], Figure] | None) -> None:
+    """Draw into a file, where there is anything to draw. Raises BadSetting where it cannot be written."""
+    if draw is None:
+        note(f"There is nothing to draw; {picture} was not written.")
+        return
+    facts = {"Date": None} if picture.suffix.lower() == ".svg" else None
+    try:
+        draw().savefig(picture, dpi=150, metadata=facts)
+    except OSError as error:
+        reason = f"{picture} cannot be written ({error.strerror})"
+        raise BadSetting(source="option", key="--picture", reason=reason) from error
+    note(f"Drawn into {picture}.")
 
 
 def say(text: str) -> None:
@@ -71,14 +156,6 @@ def print_table(rows: Iterable[Row], columns: Sequence[Column], *, title: str | 
     console().print(table)
 
 
-def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, empty: str = "") -> None:
-    """Print rows as JSON or as a table."""
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(rows, columns, empty=empty)
-
-
 def print_facts(facts: Row) -> None:
     """Print one thing's facts as two columns, name and value."""
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -107,6 +184,11 @@ def when(seconds: float) -> str:
 def share(value: float) -> str:
     """Format a rate with three decimals."""
     return f"{value:.3f}"
+
+
+def signed(value: float) -> str:
+    """Format a difference of rates."""
+    return f"{value:+.3f}"
 
 
 def count(value: float) -> str:

@@ -17,7 +17,7 @@ import typer
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from osd.cli.main import app
+from osd.cli.main import app, loaded
 from storage.settings import Section, Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -28,7 +28,7 @@ LIMITS = {Ge: "≥ {ge}", Gt: "> {gt}", Le: "≤ {le}", Lt: "< {lt}"}
 def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield every command below this one with its full name, in the order of the help."""
     yield name, command
-    for child in getattr(command, "commands", {}).values():
+    for child in map(loaded, getattr(command, "commands", {}).values()):
         yield from commands(child, f"{name} {child.name}")
 
 

@@ -1,28 +1,21 @@
-"""`osd replay forget`, `retain`, `compact`, `verify`, `import`, `tenant`, `log`: administration of stored samples."""
+"""`osd replay forget`, `retain`, `compact`, `verify`, `tenant`, `log`: administration of stored samples."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from osd.cli.audit import print_trail
-from osd.cli.context import surroundings
-from osd.cli.imports import import_conversations
-from osd.cli.options import JsonOption, YesOption, confirm
-from osd.cli.out import Column, count, counted, note, print_json, print_rows, print_table, size
+from osd.cli.context import CommandContext
+from osd.cli.options import Consent, Name, Newest
+from osd.cli.out import Column, Output, count, counted, note, print_json, print_table, size
 from osd.cli.replay import app
-from storage.errors import ModelNotLoaded
-from storage.forget import Forgotten
-from storage.records import DEFAULT_ROUTE
-from storage.replay.imports import import_file
-from storage.replay.verify import verify_samples
-from storage.versions.targets import SHORT
 
 if TYPE_CHECKING:
+    from storage.forget import Forgotten
     from storage.store import Store
 
 DAMAGED = 5
@@ -30,14 +23,18 @@ DAMAGED = 5
 TENANTS = (Column("name", "tenant"), Column("learn", "kept"), Column("share", "shared"))
 
 
+@dataclass(frozen=True)
+class ForgetFilter:
+    """The requests that are forgotten."""
+
+    request: Annotated[list[str], typer.Option(metavar="ID")] | None = None
+    """This request; may be repeated."""
+    tenant: Name | None = None
+    """Every request of this tenant."""
+
+
 @app.command()
-def forget(
-    ctx: typer.Context,
-    request: Annotated[list[str] | None, typer.Option(help="This request; may be repeated.", metavar="ID")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Every request of this tenant.", metavar="NAME")] = None,
-    yes: YesOption = False,
-    as_json: JsonOption = False,
-) -> None:
+def forget(here: CommandContext, wanted: ForgetFilter, consent: Consent, output: Output) -> None:
     """Forget requests or a tenant, and name every draft version that was trained on them.
 
     Samples and lines of the log are deleted; sums by minute, which name no request, stay. Weights do not forget: of the
@@ -45,14 +42,15 @@ def forget(
     make theirs anew from the requests that are kept, running ones within seconds. What still waits on a server's disk
     is refused when it comes. Examples of topics carry no request's id: `osd router forget` takes those.
     """
-    if bool(request) == (tenant is not None):
+    requests, tenant = wanted.request or [], wanted.tenant
+    if bool(requests) == (tenant is not None):
         raise typer.BadParameter("say what: --request, which may be repeated, or --tenant alone")
-    meant = f"tenant {tenant}" if tenant is not None else counted(len(request or []), "request")
-    confirm(f"Forget {meant}? This cannot be undone.", yes)
-    with surroundings(ctx).store() as store:
-        forgotten = store.forgetter.forget(request or [], tenant=tenant)
+    meant = f"tenant {tenant}" if tenant is not None else counted(len(requests), "request")
+    consent.ask(f"Forget {meant}? This cannot be undone.")
+    with here.store() as store:
+        forgotten = store.forgetter.forget(requests, tenant=tenant)
         serving = serves(store, forgotten.learned.versions)
-    if as_json:
+    if output.as_json:
         counts = {"outcomes": forgotten.outcomes, "tables": forgotten.tables}
         print_json({**asdict(forgotten.purged), **counts, **asdict(forgotten.learned), "serving": sorted(serving)})
     else:
@@ -84,51 +82,50 @@ def tell(forgotten: Forgotten, serving: set[str]) -> None:
         note(f"Training on them now, so that what comes of it learned from them too: {', '.join(learned.under_way)}.")
 
 
+@dataclass(frozen=True)
+class RetainOptions:
+    """Whether anything is done."""
+
+    dry_run: bool = False
+    """Only count what would go."""
+
+
 @app.command()
-def retain(
-    ctx: typer.Context,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+def retain(here: CommandContext, options: RetainOptions, output: Output) -> None:
     """Delete what `[retention]` says must go, as the worker does between its turns.
 
     What a run under way has claimed stays until it has ended.
     """
-    here = surroundings(ctx)
+    dry = options.dry_run
     if here.settings.retention.keeps_all:
         note("No limit is set in [retention]: everything stays.")
     with here.store() as store:
         done = store.keeper.retain(here.settings.retention, dry=dry)
         if not dry:
             store.trail.note("replay retain", None, {**asdict(done.purged), "by_rule": done.by_rule})
-    if as_json:
-        print_json({**asdict(done.purged), "by_rule": done.by_rule, "dry_run": dry})
-        return
     why = ", ".join(f"{number} by {rule}" for rule, number in sorted(done.by_rule.items())) or "nothing to end"
-    note(f"Would end: {why}." if dry else f"Ended {count(done.purged.requests)} requests ({why}).")
+    words = f"Would end: {why}." if dry else f"Ended {count(done.purged.requests)} requests ({why})."
+    output.words({**asdict(done.purged), "by_rule": done.by_rule, "dry_run": dry}, words)
 
 
 @app.command()
-def compact(ctx: typer.Context, as_json: JsonOption = False) -> None:
+def compact(here: CommandContext, output: Output) -> None:
     """Merge small segments, as the worker does between its turns."""
-    here = surroundings(ctx)
     with here.store() as store:
         done = store.keeper.compact(here.settings.retention.compact_requests)
         store.trail.note("replay compact", None, asdict(done))
-    if as_json:
-        print_json(asdict(done))
-    elif done.before:
-        note(f"{counted(done.before, 'segment')} became {done.after}.")
-    else:
-        note("There are no small segments to put together.")
+    merged = f"{counted(done.before, 'segment')} became {done.after}."
+    output.words(asdict(done), merged if done.before else "There are no small segments to put together.")
 
 
 @app.command()
-def verify(ctx: typer.Context, as_json: JsonOption = False) -> None:
+def verify(here: CommandContext, output: Output) -> None:
     """Read every segment and compare it with its index; status 5 when something is wrong."""
-    with surroundings(ctx).store() as store:
+    from storage.replay.verify import verify_samples
+
+    with here.store() as store:
         found = verify_samples(store.db, store.samples.place)
-    if as_json:
+    if output.as_json:
         print_json(asdict(found))
     else:
         for fault in found.faults:
@@ -139,112 +136,44 @@ def verify(ctx: typer.Context, as_json: JsonOption = False) -> None:
         raise typer.Exit(DAMAGED)
 
 
-@app.command("import")
-def import_(
-    ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A file of `osd replay export`, or JSON lines.", metavar="FILE")],
-    target: Annotated[
-        str | None, typer.Option(help="The target that reads JSON lines. Default: serve.target.", metavar="MODEL")
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            help="The draft that is to learn, where the store has none yet. Default: serve.draft.", metavar="MODEL"
-        ),
-    ] = None,
-    route: Annotated[str, typer.Option(help="The route that JSON lines belong to.", metavar="NAME")] = DEFAULT_ROUTE,
-    as_json: JsonOption = False,
-) -> None:
-    """Keep the requests of an exported file, under their own ids, routes and tenants, or conversations of JSON lines.
+@dataclass(frozen=True)
+class TenantOptions:
+    """A tenant, and what it permits."""
 
-    Requests that are kept already stay as they are. An exported file that is damaged anywhere is refused whole.
-
-    A line of a `.jsonl` or `.jsonl.gz` file has a `prompt` and a `response`, or `messages` whose last one is the
-    assistant's, or the `request` and `response` of OpenAI's API. The target reads each answer once, and what it would
-    have said at every position is learned from: a draft can so begin with what you have, before it serves. Then
-    `osd trainer` trains it.
-
-    Example: `osd replay import answers.jsonl --target ./model --draft ./small`
-    """
-    here = surroundings(ctx)
-    if file.suffix == ".jsonl" or file.name.endswith(".jsonl.gz"):
-        done, left = import_conversations(here, file, target, draft, route)
-    else:
-        with here.store() as store:
-            done, left = import_file(store.samples, file), 0
-            store.trail.note("replay import", file.name, asdict(done))
-    if as_json:
-        print_json(asdict(done))
-        return
-    known = f"; {count(done.known)} were left as they are" if done.known else ""
-    unusable = f"; {counted(left, 'line')} could not be used" if left else ""
-    note(f"Kept {count(done.requests)} requests, {count(done.positions)} positions{known}{unusable}.")
+    name: Annotated[str, typer.Argument(metavar="NAME")] | None = None
+    """A tenant. Default: show all."""
+    learn: Annotated[bool, typer.Option("--learn/--no-learn")] | None = None
+    """May its requests be kept?"""
+    share: Annotated[bool, typer.Option("--share/--no-share")] | None = None
+    """May they train drafts that others use?"""
 
 
 @app.command()
-def adopt(
-    ctx: typer.Context,
-    target: Annotated[
-        str | None, typer.Option(help="The target, a folder or hub name. Default: serve.target.", metavar="MODEL")
-    ] = None,
-    yes: YesOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Say that what was kept before targets were named is about this target.
-
-    Samples, drafts and tables of before are set aside until then. Servers take the drafts up when they look next. A
-    draft whose line for this target has learned by now stays set aside.
-    """
-    from osd.models.model_digest import model_digest
-    from osd.server.start import choose_pair
-
-    here = surroundings(ctx)
-    name = target or choose_pair(here.settings.serve, drafter=here.settings.drafters.kind).target
-    if (digest := model_digest(name)) is None:
-        raise ModelNotLoaded(path=name, reason="There is no such folder, nor such a model in the hub's cache.")
-    confirm(f"Is what was kept before targets were named about {name} ({digest[:SHORT]})?", yes)
-    with here.store() as store:
-        done = store.targets.adopt(digest, name)
-        store.trail.note("replay adopt", name, {"target": digest, **asdict(done)})
-    if as_json:
-        print_json({"target": digest, **asdict(done)})
-        return
-    note(f"{counted(done.requests, 'request')} and {counted(len(done.drafts), 'draft')} are about {name} now.")
-    for draft in done.left:
-        note(f"{draft} stays set aside: its line for this target has learned by now.")
-
-
-@app.command()
-def tenant(
-    ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="A tenant. Default: show all.", metavar="NAME")] = None,
-    learn: Annotated[bool | None, typer.Option("--learn/--no-learn", help="May its requests be kept?")] = None,
-    share: Annotated[
-        bool | None, typer.Option("--share/--no-share", help="May they train drafts that others use?")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+def tenant(here: CommandContext, wanted: TenantOptions, output: Output) -> None:
     """Set or show a tenant's permissions. `[privacy]` sets those of tenants that are not listed.
 
     A tenant that does not share trains one draft only: that of the route to which it alone is pinned.
     """
-    with surroundings(ctx).store() as store:
+    name, learn, share = wanted.name, wanted.learn, wanted.share
+    with here.store() as store:
         if name is not None and (learn is not None or share is not None):
             store.tenants.allow(name, learn=learn, share=share)
         rows = [asdict(one) for one in ([store.tenants.get(name)] if name is not None else store.tenants.list())]
-    print_rows(rows, TENANTS, as_json=as_json, empty="Nothing was said of any tenant.")
+    output.rows(rows, TENANTS, empty="Nothing was said of any tenant.")
+
+
+@dataclass(frozen=True)
+class LogFilter:
+    """The lines that are shown."""
+
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT")] | None = None
+    """About this request, tenant or file."""
+    limit: Newest = 50
 
 
 @app.command()
-def log(
-    ctx: typer.Context,
-    subject: Annotated[
-        str | None, typer.Argument(help="About this request, tenant or file.", metavar="SUBJECT")
-    ] = None,
-    limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 50,
-    as_json: JsonOption = False,
-) -> None:
+def log(here: CommandContext, wanted: LogFilter, output: Output) -> None:
     """Show the lines of `osd audit` about stored data: who, when, and with which result."""
-    with surroundings(ctx).store() as store:
-        lines = store.trail.history(subject, limit, action="replay")
-    print_trail(lines, as_json=as_json, empty="No admin has changed what is kept.")
+    with here.store() as store:
+        lines = store.trail.history(wanted.subject, wanted.limit, action="replay")
+    print_trail(lines, as_json=output.as_json, empty="No admin has changed what is kept.")

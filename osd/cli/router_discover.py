@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osd.cli.context import CommandContext, surroundings
-from osd.cli.options import JsonOption, YesOption, confirm
-from osd.cli.out import NOTHING, Column, count, counted, note, print_json, print_table, share, when
+from osd.cli.context import CommandContext
+from osd.cli.options import Consent, Count, Name
+from osd.cli.out import NOTHING, Column, Output, count, counted, note, print_json, print_table, share, when
 from osd.cli.router import RouteArgument, app, tell
 from osd.cli.trainer import trainer_command
 from router.clusters import LEAST
@@ -39,17 +39,26 @@ COLUMNS = (
     Column("words", "words", lambda words: " ".join(words)),
 )
 NumberArgument = Annotated[int, typer.Argument(help="A proposal, as `osd router proposals` numbers it.", metavar="NO")]
-NameOption = Annotated[str | None, typer.Option(help="Another name for the new route.", metavar="NAME")]
-RequestsOption = Annotated[int, typer.Option(help="Newest requests of a draft that are looked at.", min=1, metavar="N")]
+
+
+@dataclass(frozen=True)
+class Requests:
+    """How much of the traffic is looked at."""
+
+    requests: Count = 800
+    """Newest requests of a draft that are looked at."""
+
+
+@dataclass(frozen=True)
+class TrafficOptions:
+    """The traffic that is looked at."""
+
+    route: list[str] | None = None
+    """This route's traffic only; may be repeated."""
 
 
 @app.command()
-def discover(
-    ctx: typer.Context,
-    route: Annotated[list[str] | None, typer.Option(help="This route's traffic only; may be repeated.")] = None,
-    requests: RequestsOption = 800,
-    as_json: JsonOption = False,
-) -> None:
+def discover(here: CommandContext, traffic: TrafficOptions, newest: Requests, output: Output) -> None:
     """Look for routes in the newest traffic: clusters that would gain from a draft of their own, drafts that no longer
     differ, traffic that moved.
 
@@ -59,12 +68,13 @@ def discover(
 
     A candidate is trained for each cluster, so this takes a while; nothing is changed but the list of proposals.
     """
-    wanted = [part for name in route or () for part in ("--route", name)]
-    found = ask_trainer(surroundings(ctx), "discover", *wanted, "--requests", str(requests))
-    with surroundings(ctx).store() as store:
+    route = traffic.route or ()
+    wanted = [part for name in route for part in ("--route", name)]
+    found = ask_trainer(here, "discover", *wanted, "--requests", str(newest.requests))
+    with here.store() as store:
         kept = sum(row.requests for row in store.samples.stats() if not route or row.route in route)
         empty = f"Nothing to propose: {_why(kept)}"
-        _show(store, [store.proposals.get(one["id"]) for one in found], as_json, empty)
+        _show(store, [store.proposals.get(one["id"]) for one in found], output, empty)
 
 
 def _why(kept: int) -> str:
@@ -74,77 +84,84 @@ def _why(kept: int) -> str:
     return "no kind of the newest requests would win by a draft of its own by more than its error."
 
 
+@dataclass(frozen=True)
+class ProposalFilter:
+    """The proposals that are listed."""
+
+    everything: Annotated[bool, typer.Option("--all")] = False
+    """Settled ones too."""
+
+
 @app.command()
-def proposals(
-    ctx: typer.Context,
-    everything: Annotated[bool, typer.Option("--all", help="Settled ones too.")] = False,
-    as_json: JsonOption = False,
-) -> None:
+def proposals(here: CommandContext, wanted: ProposalFilter, output: Output) -> None:
     """List what `osd router discover` found and nobody has settled."""
-    with surroundings(ctx).store() as store:
-        found = store.proposals.list(None if everything else ProposalState.OPEN)
-        _show(store, found, as_json, "No proposal is open.")
+    with here.store() as store:
+        found = store.proposals.list(None if wanted.everything else ProposalState.OPEN)
+        _show(store, found, output, "No proposal is open.")
+
+
+@dataclass(frozen=True)
+class NewRoute:
+    """The route that comes of a proposal."""
+
+    name: Name | None = None
+    """Another name for the new route."""
 
 
 @app.command("apply")
 def apply_proposal(
-    ctx: typer.Context, number: NumberArgument, name: NameOption = None, yes: YesOption = False,
-    as_json: JsonOption = False,
-) -> None:  # fmt: skip
+    here: CommandContext, number: NumberArgument, new: NewRoute, consent: Consent, output: Output
+) -> None:
     """Apply a proposal.
 
     A split makes a draft from the candidate and a route that takes prompts of its kind; prompts of the traffic are kept
     as examples of the topic. A merge leads both routes to one draft.
     """
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         proposal = store.proposals.get(number)
-    confirm(f"{_question(proposal)}?", yes)
-    done = ask_trainer(surroundings(ctx), "apply", str(number), *(["--name", name] if name else []))
-    print_json(done[0]) if as_json else note(f"Proposal {number} is applied.")
+    consent.ask(f"{_question(proposal)}?")
+    done = ask_trainer(here, "apply", str(number), *(["--name", new.name] if new.name else []))
+    output.words(done[0], f"Proposal {number} is applied.")
 
 
 @app.command()
-def decline(ctx: typer.Context, number: NumberArgument, as_json: JsonOption = False) -> None:
+def decline(here: CommandContext, number: NumberArgument, output: Output) -> None:
     """Settle a proposal without doing anything."""
-    done = ask_trainer(surroundings(ctx), "decline", str(number))
-    print_json(done[0]) if as_json else note(f"Proposal {number} is declined.")
+    done = ask_trainer(here, "decline", str(number))
+    output.words(done[0], f"Proposal {number} is declined.")
 
 
 @app.command()
-def split(
-    ctx: typer.Context, route: RouteArgument, requests: RequestsOption = 800, yes: YesOption = False,
-    as_json: JsonOption = False,
-) -> None:  # fmt: skip
+def split(here: CommandContext, route: RouteArgument, newest: Requests, consent: Consent, output: Output) -> None:
     """Find the kinds of traffic within a route, and give each that would gain by it a route and a draft of its own."""
-    here = surroundings(ctx)
     with here.store() as store:
         store.routes.get(route)
-    found = ask_trainer(here, "discover", "--route", route, "--requests", str(requests))
+    found = ask_trainer(here, "discover", "--route", route, "--requests", str(newest.requests))
     splits = [one for one in found if one["kind"] == "split" and one["state"] == "open"]
     if not splits:
         raise BadInput(reason=f"The traffic of {route} is of one kind, or too little: there is nothing to split.")
     names = ", ".join(one["name"] for one in splits)
-    confirm(f"Make {counted(len(splits), 'route')} ({names}) from the traffic of {route}?", yes)
+    consent.ask(f"Make {counted(len(splits), 'route')} ({names}) from the traffic of {route}?")
     done = [ask_trainer(here, "apply", str(one["id"]))[0] for one in splits]
-    print_json(done) if as_json else note(f"{route} is split; new: {', '.join(one['route'] for one in done)}.")
+    output.words(done, f"{route} is split; new: {', '.join(one['route'] for one in done)}.")
 
 
 @app.command()
 def merge(
-    ctx: typer.Context,
+    here: CommandContext,
     route: RouteArgument,
     into: Annotated[str, typer.Argument(help="The route whose draft serves both from now on.", metavar="INTO")],
-    yes: YesOption = False,
-    as_json: JsonOption = False,
+    consent: Consent,
+    output: Output,
 ) -> None:
     """Point a route to another one's draft. Both routes stay, so that their statistics remain separate."""
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         old, other = store.routes.get(route), store.routes.get(into)
         if old.draft == other.draft:
             raise BadInput(reason=f"{route} and {into} are served by one draft already, {old.draft}.")
-        confirm(f"Let the draft {other.draft} serve {route} instead of {old.draft}?", yes)
+        consent.ask(f"Let the draft {other.draft} serve {route} instead of {old.draft}?")
         changed = store.routes.change(replace(old, draft=other.draft))
-    tell(changed, f"The route {route} is served by the draft {changed.draft}.", as_json)
+    tell(changed, f"The route {route} is served by the draft {changed.draft}.", output)
 
 
 def ask_trainer(here: CommandContext, action: str, *arguments: str) -> list[dict[str, Any]]:
@@ -158,10 +175,10 @@ def ask_trainer(here: CommandContext, action: str, *arguments: str) -> list[dict
     return answer
 
 
-def _show(store: Store, found: Sequence[RouteProposal], as_json: bool, empty: str) -> None:
+def _show(store: Store, found: Sequence[RouteProposal], output: Output, empty: str) -> None:
     """Print proposals, and what can be done about open ones that say that traffic moved."""
     rows = [_row(proposal) | _advice(store, proposal) for proposal in found]
-    if as_json:
+    if output.as_json:
         print_json(rows)
         return
     print_table(rows, COLUMNS, empty=empty)

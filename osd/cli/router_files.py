@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from osd.cli.context import surroundings
-from osd.cli.options import JsonOption, YesOption, confirm
-from osd.cli.out import counted, note, print_json, say
+from osd.cli.context import CommandContext
+from osd.cli.options import Consent
+from osd.cli.out import Output, counted, say
 from osd.cli.router import app
 from osd.prompts import open_bytes
 from storage.errors import BadRouteFile
@@ -21,19 +21,28 @@ ENOUGH = 8
 """Examples of a topic from which on it is recognised more often than not."""
 
 
+@dataclass(frozen=True)
+class Examples:
+    """Examples of topics."""
+
+    topic: Annotated[str, typer.Argument()] | None = None
+    """The topic that the text is an example of."""
+    text: Annotated[str, typer.Argument()] | None = None
+    """One prompt of that topic."""
+    file: Path | None = None
+    """JSON lines, plain or .gz: `text` or `prompt`, and `topic`, `label` or `route` unless TOPIC is given."""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return (topic, text) of each. Raises BadParameter, BadRouteFile."""
+        if (self.file is None) == (self.text is None) or (self.text is not None and self.topic is None):
+            raise typer.BadParameter("give a TOPIC and a TEXT, or --file with or without a TOPIC")
+        if self.text is not None:
+            return [(str(self.topic), self.text)]
+        return list(read_examples(self.file or Path(), self.topic))
+
+
 @app.command()
-def teach(
-    ctx: typer.Context,
-    topic: Annotated[str | None, typer.Argument(help="The topic that the text is an example of.")] = None,
-    text: Annotated[str | None, typer.Argument(help="One prompt of that topic.")] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            help="JSON lines, plain or .gz: `text` or `prompt`, and `topic`, `label` or `route` unless TOPIC is given."
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+def teach(here: CommandContext, examples: Examples, output: Output) -> None:
     """Give examples of a topic, so that routes can match it.
 
     Examples are kept in the database as they are, until `osd router forget`: give none that must not be kept. Teaching
@@ -41,20 +50,16 @@ def teach(
 
     Examples: `osd router teach sql "How many users signed up in May?"`, `osd router teach --file labelled.jsonl`
     """
-    if (file is None) == (text is None) or (text is not None and topic is None):
-        raise typer.BadParameter("give a TOPIC and a TEXT, or --file with or without a TOPIC")
     from router.classifier_models import prepare
 
-    pairs = [(str(topic), text)] if text is not None else list(read_examples(file or Path(), topic))
-    with surroundings(ctx).store() as store:
+    pairs = examples.pairs()
+    with here.store() as store:
         prepare(store, store.examples.preview(pairs))
         taught = store.examples.teach(pairs)
         counts = store.examples.counts()
-    if as_json:
-        print_json({**asdict(taught), "topics": counts})
-    else:
-        known = f", {taught.known} known already" if taught.known else ""
-        note(f"{counted(taught.new, 'new example')}, {taught.moved} moved{known}. {_taught_so_far(counts)}")
+    known = f", {taught.known} known already" if taught.known else ""
+    words = f"{counted(taught.new, 'new example')}, {taught.moved} moved{known}. {_taught_so_far(counts)}"
+    output.words({**asdict(taught), "topics": counts}, words)
 
 
 def _taught_so_far(counts: Mapping[str, int]) -> str:
@@ -70,73 +75,82 @@ def _taught_so_far(counts: Mapping[str, int]) -> str:
 
 @app.command()
 def forget(
-    ctx: typer.Context,
+    here: CommandContext,
     topic: Annotated[str, typer.Argument(help="A topic that was taught.", metavar="TOPIC")],
-    yes: YesOption = False,
-    as_json: JsonOption = False,
+    consent: Consent,
+    output: Output,
 ) -> None:
     """Delete a topic's examples, and the models that were made of them; servers learn the rest anew."""
     from router.classifier_models import prepare
     from storage.errors import UnknownTopic
 
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         counts = store.examples.counts()
         if topic not in counts:
             raise UnknownTopic(topic=topic, known=", ".join(counts) or "none")
-        confirm(f"Delete {counted(counts[topic], 'example')} of {topic}? This cannot be undone.", yes)
+        consent.ask(f"Delete {counted(counts[topic], 'example')} of {topic}? This cannot be undone.")
         prepare(store, [(other, text) for other, text in store.examples.list() if other != topic])
         gone = store.examples.forget(topic)
-    words = f"{counted(gone, 'example')} of {topic} deleted."
-    print_json({"topic": topic, "examples": gone}) if as_json else note(words)
+    output.words({"topic": topic, "examples": gone}, f"{counted(gone, 'example')} of {topic} deleted.")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """The file, and what it holds."""
+
+    destination: Annotated[Path, typer.Argument(metavar="FILE")] | None = None
+    """A file that is not there yet. Default: stdout."""
+    examples: bool = False
+    """Taught examples too; they are prompts."""
 
 
 @app.command("export")
-def export_routes(
-    ctx: typer.Context,
-    destination: Annotated[
-        Path | None, typer.Argument(help="A file that is not there yet. Default: stdout.", metavar="FILE")
-    ] = None,
-    examples: Annotated[bool, typer.Option("--examples", help="Taught examples too; they are prompts.")] = False,
-) -> None:
+def export_routes(here: CommandContext, options: ExportOptions) -> None:
     """Write routes and pins as JSON, for `osd router import` on another machine. Drafts are named, not copied."""
     from storage.files.files import writing
     from storage.routes.route_files import RouteFile
 
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         plan = store.routes.plan()
-        kept = tuple(store.examples.list()) if examples else ()
+        kept = tuple(store.examples.list()) if options.examples else ()
     text = json.dumps(RouteFile(plan.routes, plan.pins, kept).as_facts(), indent=2, ensure_ascii=False) + "\n"
-    if destination is None:
+    if options.destination is None:
         say(text.rstrip("\n"))
         return
-    with writing(destination), destination.open("x", encoding="utf-8") as out:
+    with writing(options.destination), options.destination.open("x", encoding="utf-8") as out:
         out.write(text)
-    say(str(destination))
+    say(str(options.destination))
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What becomes of what the file does not have."""
+
+    replace: bool = False
+    """Remove routes and pins that the file does not have."""
 
 
 @app.command("import")
 def import_routes(
-    ctx: typer.Context,
+    here: CommandContext,
     source: Annotated[Path, typer.Argument(help="What `osd router export` wrote.", metavar="FILE")],
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Remove routes and pins that the file does not have.")
-    ] = False,
-    yes: YesOption = False,
-    as_json: JsonOption = False,
+    options: ImportOptions,
+    consent: Consent,
+    output: Output,
 ) -> None:
     """Add and change routes, pins and examples from a file: all of them, or nothing when something is wrong."""
     from router.classifier_models import prepare
     from storage.routes.route_files import read
 
     wanted = read(source)
-    with surroundings(ctx).store() as store:
-        if replace:
-            confirm(f"Remove every route and pin that {source} does not have?", yes)
+    with here.store() as store:
+        if options.replace:
+            consent.ask(f"Remove every route and pin that {source} does not have?")
         if wanted.examples:
             prepare(store, store.examples.preview(wanted.examples))
-        changes = store.routes.apply(wanted.routes, wanted.pins, examples=wanted.examples, replace=replace)
+        changes = store.routes.apply(wanted.routes, wanted.pins, examples=wanted.examples, replace=options.replace)
         revision = store.routes.revision()
-    print_json({"changes": changes, "revision": revision}) if as_json else note(f"{counted(changes, 'change')}.")
+    output.words({"changes": changes, "revision": revision}, f"{counted(changes, 'change')}.")
 
 
 def read_examples(path: Path, topic: str | None) -> Iterator[tuple[str, str]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osd.cli.context import CommandContext, surroundings
-from osd.cli.options import DrafterOption, DraftNameOption, DraftOption, TargetOption
+from osd.cli.context import CommandContext
+from osd.cli.options import DraftName, Name, PairOptions, Port
 from osd.cli.out import note
 from osd.server.process.listen import Place, url
 from osd.server.start import (
@@ -28,76 +29,63 @@ from osd.server.start import (
 from osd.server.upstream.addresses import check_replicas
 from osd.server.upstream.start import upstream_parts
 from storage.errors import BadSetting
-from storage.settings import Settings, load_settings
+from storage.settings import Settings
 
 if TYPE_CHECKING:
     from osd.server.upstream.replica import UpstreamReplica
 
-LISTENING = "Listening"
-HostOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Address. Default: server.host, this machine only.", metavar="ADDRESS", rich_help_panel=LISTENING
-    ),
-]
-PortOption = Annotated[
-    int | None,
-    typer.Option(
-        help="0 takes a free one. Default: server.port.", metavar="N", min=0, max=65535, rich_help_panel=LISTENING
-    ),
-]
-AdminPortOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Port of the admin routes. Default: server.admin_port.", metavar="N", min=0, max=65535,
-        rich_help_panel=LISTENING,
-    ),
-]  # fmt: skip
+
+@dataclass(frozen=True)
+class ListenOptions:
+    """Where it listens, and who is let in."""
+
+    PANEL = "Listening"
+    host: Annotated[str, typer.Option(metavar="ADDRESS")] | None = None
+    """Address. Default: server.host, this machine only."""
+    port: Port | None = None
+    """0 takes a free one. Default: server.port."""
+    admin_port: Port | None = None
+    """Port of the admin routes. Default: server.admin_port."""
+    no_keys: bool = False
+    """Let everybody in who reaches the address."""
+    processes: Annotated[int, typer.Option(metavar="N", min=1, max=256)] | None = None
+    """Processes behind the port, each with an engine of its own. Default: fleet.processes."""
+
+
+@dataclass(frozen=True)
+class ReplicaOptions:
+    """The replicas that decode instead."""
+
+    PANEL = "Replicas"
+    upstream: Annotated[list[str], typer.Option(metavar="[DRAFT=]URL")] | None = None
+    """Pass requests on to a server that decodes (vLLM, osd, …) instead of decoding here: URL, DRAFT=URL for one with
+    another draft than the default one, or `engines` for those of `osd engines`. Repeat it for several. Default:
+    upstream.replicas."""
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """The name in the API."""
+
+    model_name: Name | None = None
+    """The name that clients ask for. Default: server.model, else the target's folder."""
+
+
+@dataclass(frozen=True)
+class ServeLearning(DraftName):
+    """What is learned of the requests, and under which name."""
+
+    learn: Annotated[bool, typer.Option("--learn/--no-learn")] | None = None
+    """Whether requests may be kept. Default: server.learn."""
 
 
 def serve(
-    ctx: typer.Context,
-    host: HostOption = None,
-    port: PortOption = None,
-    admin_port: AdminPortOption = None,
-    no_keys: Annotated[
-        bool, typer.Option("--no-keys", help="Let everybody in who reaches the address.", rich_help_panel=LISTENING)
-    ] = False,
-    target: TargetOption = None,
-    draft: DraftOption = None,
-    drafter: DrafterOption = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes",
-            help="Processes behind the port, each with an engine of its own. Default: fleet.processes.",
-            metavar="N",
-            min=1,
-            max=256,
-            rich_help_panel=LISTENING,
-        ),
-    ] = None,
-    workers: Annotated[int | None, typer.Option("--workers", hidden=True, min=1, max=256)] = None,
-    model_name: Annotated[
-        str | None,
-        typer.Option(
-            help="The name that clients ask for. Default: server.model, else the target's folder.", metavar="NAME"
-        ),
-    ] = None,
-    upstream: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Pass requests on to a server that decodes (vLLM, osd, …) instead of decoding here: URL, DRAFT=URL "
-            "for one with another draft than the default one, or `engines` for those of `osd engines`. Repeat it for "
-            "several. Default: upstream.replicas.",
-            metavar="[DRAFT=]URL",
-            rich_help_panel="Replicas",
-        ),
-    ] = None,
-    draft_name: DraftNameOption = None,
-    learn: Annotated[
-        bool | None, typer.Option("--learn/--no-learn", help="Whether requests may be kept. Default: server.learn.")
-    ] = None,
+    here: CommandContext,
+    listening: ListenOptions,
+    pair: PairOptions,
+    model: ModelName,
+    replicas: ReplicaOptions,
+    learning: ServeLearning,
 ) -> None:
     """Serve the pair, or replicas that serve it, over HTTP as OpenAI's API, until SIGTERM or Ctrl-C.
 
@@ -112,23 +100,24 @@ def serve(
 
     Example: `osd serve --upstream http://gpu1:8000 --upstream sql=http://gpu2:8000`
     """
-    here = surroundings(ctx)
-    given = {"host": host, "port": port, "admin_port": admin_port, "model": model_name, "learn": learn}
-    changes = {"server": {name: value for name, value in given.items() if value is not None}}
-    if workers is not None:
-        note("osd: --workers is called --processes now; the next release does not know the old name.")
-        processes = processes or workers
-    if drafter is not None:
-        changes["drafters"] = {"kind": drafter}
-    replicas = {"replicas": tuple(upstream)} if upstream else {}
-    fleet = {} if processes is None else {"processes": processes}
-    if draft_name is not None:
-        changes["serve"] = {"draft_name": draft_name}
-    settings = load_settings(here.config, **changes, upstream=replicas, fleet=fleet)
+    settings = here.changed(
+        server={
+            "host": listening.host, "port": listening.port, "admin_port": listening.admin_port,
+            "model": model.model_name, "learn": learning.learn,
+        },
+        drafters={"kind": pair.drafter},
+        serve={"draft_name": learning.draft_name},
+        upstream={"replicas": tuple(replicas.upstream) if replicas.upstream else None},
+        fleet={"processes": listening.processes},
+    )  # fmt: skip
     tell_log()
-    if settings.upstream.replicas:
-        raise typer.Exit(_serve_replicas(here, settings, no_keys=no_keys, pair=(target, draft, drafter)))
-    names = choose_pair(settings.serve, target, draft, drafter=settings.drafters.kind)
+    run = _serve_replicas if settings.upstream.replicas else _serve_pair
+    raise typer.Exit(run(here, settings, pair, no_keys=listening.no_keys))
+
+
+def _serve_pair(here: CommandContext, settings: Settings, pair: PairOptions, *, no_keys: bool) -> int:
+    """Serve the pair; return the exit status. Raises OsdError."""
+    names = choose_pair(settings.serve, pair.target, pair.draft, drafter=settings.drafters.kind)
     settings = here.settings = with_own_store(names, settings)
     if names.shipped:
         note(tell_shipped(settings))
@@ -140,18 +129,14 @@ def serve(
         where = f"{url(ports.api)}/v1, admin routes at {url(ports.admin)}/admin"
         place = Place(ports, partial(note, f"Serving {where}. Ctrl-C stops it."))
         if settings.fleet.processes == 1:
-            status = serve_pair(names, leave_a_core(settings), store, ring, place)
-        else:
-            store.close()
-            status = serve_several(names, settings, ring, place)
-    raise typer.Exit(status)
+            return serve_pair(names, leave_a_core(settings), store, ring, place)
+        store.close()
+        return serve_several(names, settings, ring, place)
 
 
-def _serve_replicas(
-    here: CommandContext, settings: Settings, *, no_keys: bool, pair: tuple[str | None, str | None, str | None]
-) -> int:
+def _serve_replicas(here: CommandContext, settings: Settings, pair: PairOptions, *, no_keys: bool) -> int:
     """Serve as the front of replicas; return the exit status. Raises BadSetting."""
-    if any(pair):
+    if pair.target or pair.draft or pair.drafter:
         reason = "with --upstream the replicas decode, with their own pair; leave out --target, --draft and --drafter"
         raise BadSetting(source="option", key="--upstream", reason=reason)
     check_replicas(settings.upstream.replicas)

@@ -1,18 +1,20 @@
-"""`osd servers`: the serving processes of a store. (`osd workers` is its name of the release before.)"""
+"""`osd servers` and `osd metrics`: the serving processes of a store, and its numbers for Prometheus."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from osd.cli.context import surroundings
-from osd.cli.options import JsonOption
-from osd.cli.out import Column, note, print_rows, state, when
+from osd.cli.command import CommandGroup
+from osd.cli.context import CommandContext
+from osd.cli.options import Name, Port
+from osd.cli.out import Column, Output, note, state, when
 
-app = typer.Typer(no_args_is_help=True, help="List the serving processes of a store, and take one out of service.")
-old = typer.Typer(no_args_is_help=True, help="Old name of `osd servers`.")
+app = CommandGroup("List the serving processes of a store, and take one out of service.")
 
 SHORT = 8
 """Digits of a digest that are shown."""
@@ -46,9 +48,8 @@ COLUMNS = (
 )
 
 
-@old.command("list")
 @app.command("list")
-def list_servers(ctx: typer.Context, as_json: JsonOption = False) -> None:
+def list_servers(here: CommandContext, output: Output) -> None:
     """List the serving processes, on whatever machine: which draft versions each has, and whether they are current.
 
     `✓` is the version that the ledger serves, `≠` another one, `canary` one that this process tries before the others
@@ -56,15 +57,14 @@ def list_servers(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """
     from storage.insights.roster import roster
 
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         rows = roster(store)
-    print_rows(rows, COLUMNS, as_json=as_json, empty="No server runs on this store; `osd serve` starts one.")
+    output.rows(rows, COLUMNS, empty="No server runs on this store; `osd serve` starts one.")
 
 
-@old.command()
 @app.command()
 def drain(
-    ctx: typer.Context,
+    here: CommandContext,
     server: Annotated[str, typer.Argument(help="Its name, as `osd servers list` shows it.", metavar="SERVER")],
     undo: Annotated[bool, typer.Option("--undo", help="Take requests again, if it has not stopped yet.")] = False,
 ) -> None:
@@ -73,13 +73,44 @@ def drain(
     It hears of it within `fleet.heartbeat_seconds`. Then `/ready` and new requests get 503; one of several processes
     behind a port leaves new connections to the others. What runs may finish within `server.drain_seconds`.
     """
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         store.workers.ask_drain(server, undo=undo)
     drains = "is to drain; `osd servers list` shows when it has stopped"
     note(f"{server} {'is to serve on' if undo else drains}.")
 
 
-@old.callback()
-def workers() -> None:
-    """Old name of `osd servers`."""
-    note("osd: `osd workers` is called `osd servers` now; the next release does not know the old name.")
+@dataclass(frozen=True)
+class ExporterOptions:
+    """Where the numbers are served, and as whose."""
+
+    port: Port = 9464
+    """0 takes a free one."""
+    host: Annotated[str, typer.Option(metavar="ADDRESS")] = "127.0.0.1"
+    """0.0.0.0 lets other machines in: there is no password."""
+    model_name: Name = "osd"
+    """The label of vLLM's metrics."""
+    once: bool = False
+    """Print the numbers and end, serving nothing."""
+
+
+def metrics(here: CommandContext, options: ExporterOptions) -> None:
+    """Serve the store's numbers at /metrics for Prometheus, until it is stopped.
+
+    vLLM's four counters of speculative decoding under their own names, and osd_* beside them. Read only. One exporter a
+    store is enough: it sums over all servers. Dashboard and alert rules: docs/watching.md.
+
+    Example: `osd metrics --port 9464`
+    """
+    from osd.server.metrics.exposition import exporting, registry
+    from osd.server.metrics.store import StoreCollector
+
+    with here.store() as store:
+        collector = StoreCollector(store, options.model_name)
+        if options.once:
+            from prometheus_client import generate_latest
+
+            typer.echo(generate_latest(registry([collector])).decode(), nl=False)
+            return
+        with exporting([collector], options.host, options.port) as listening:
+            note(f"Serving http://{options.host}:{listening}/metrics. Ctrl-C stops it.")
+            threading.Event().wait()

@@ -1,40 +1,57 @@
-"""`osd stats`: statistics of drafting and training. It formats the answers of storage.insights."""
+"""`osd stats`: statistics of drafting and training. It formats the answers of storage.insights.
+
+What versions changed is in osd.cli.stats_versions, and the pictures are in osd.cli.stats_picture.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osd.cli.context import surroundings
-from osd.cli.holds import holds_of, tell_holds
-from osd.cli.options import JsonOption
-from osd.cli.out import Column, Row, count, note, share, when
-from osd.cli.stats_cost import cost, runs
-from osd.cli.stats_rejections import rejections
-from osd.cli.stats_show import (
-    CsvOption,
-    PictureOption,
-    RouteOption,
-    SinceOption,
-    StatsDraftOption,
-    UntilOption,
-    VersionOption,
-    show,
-)
-from osd.cli.stats_versions import change, tokens
+from osd.cli.command import CommandGroup
+from osd.cli.context import CommandContext
+from osd.cli.drafts import holds_of, tell_holds
+from osd.cli.options import Count, Id, Moment, Name
+from osd.cli.out import Column, Row, TableOutput, count, note, share, size, when
+from storage.errors import BadSetting
 from storage.lossy import lossy_mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-app = typer.Typer(no_args_is_help=True, help="Ask how well drafts guess, why, and what it brings.")
+    from storage.insights.service import CostAnswer
+    from storage.insights.sizes import ModelSize
+    from storage.outcomes.outcome_window import Window
+
+app = CommandGroup("Ask how well drafts guess, why, and what it brings.")
 
 GROUPS = ("route", "version", "controller", "tenant", "worker", "engine", "minute", "hour", "day")
 """Groups of storage.outcomes.outcomes, repeated here so that help needs no database library; a test compares them."""
 PLACE_GROUPS = ("route", "version", "minute", "hour", "day")
 TIMES = ("minute", "hour", "day")
+
+
+def _flops(value: float) -> str:
+    """Format FLOPs in a suitable unit."""
+    for unit in ("", "k", "M", "G", "T", "P", "E"):
+        if abs(value) < 1000:
+            return f"{value:.3g} {unit}FLOP"
+        value /= 1000
+    return f"{value:.3g} ZFLOP"
+
+
+def _bytes(value: float) -> str:
+    return f"−{size(-value)}" if value < 0 else size(value)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.1f} s"
+
+
 ALPHA = Column("alpha", "α", share, right=True)
 OF_DRAFTED = Column("draft_acceptance_rate", "accepted /drafted", share, right=True)
 MEASURES = (
@@ -56,23 +73,89 @@ PLACES = (
     Column("refused", "refused", count, right=True),
     Column("wasted", "not judged", count, right=True),
 )
+COST = (
+    Column("draft", "draft", whole=True),
+    Column("emitted", "tokens", count, right=True),
+    Column("flops_saved", "FLOPs saved", _flops, right=True),
+    Column("bytes_saved", "reading saved", _bytes, right=True),
+    Column("decode_seconds", "decoding", _seconds, right=True),
+    Column("without_seconds", "without a draft", _seconds, right=True),
+    Column("training_seconds", "training", _seconds, right=True),
+    Column("net_gain_seconds", "net gain", _seconds, right=True),
+    Column("update_share", "training /decoding", share, right=True),
+)
+RUNS = (
+    Column("run", "run", lambda value: value[:8], whole=True),
+    Column("draft", "draft", whole=True),
+    Column("state", "state"),
+    Column("started_at", "started", when, whole=True),
+    Column("began", "because"),
+    Column("seconds", "took", _seconds, right=True),
+    Column("training_seconds", "of it training", _seconds, right=True),
+    Column("requests", "requests", count, right=True),
+    Column("positions", "positions", count, right=True),
+    Column("gain", "gain by the gate", lambda value: f"{value:+.4f}", right=True),
+    Column("version", "version"),
+    Column("reason", "reason"),
+)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The time that is asked about."""
+
+    since: Moment | None = None
+    """From then on: an age (15m, 2h, 7d) or a date."""
+    until: Moment | None = None
+    """Before then: an age or a date."""
+
+    def window(self) -> Window:
+        """Return them as the store takes them."""
+        from storage.outcomes.outcome_window import Window
+
+        return Window(**asdict(self))
+
+
+@dataclass(frozen=True)
+class DraftFilter(Stretch):
+    """The draft that is asked about, and when."""
+
+    draft: Name | None = None
+    """This draft only."""
+
+
+@dataclass(frozen=True)
+class OutcomeFilter(Stretch):
+    """The traffic that is asked about."""
+
+    route: Name | None = None
+    """This route only."""
+    draft: Name | None = None
+    """This draft only."""
+    version: Id | None = None
+    """This draft version only."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What each row is of."""
+
+    by: Annotated[
+        str, typer.Option(metavar="GROUPS", help=f"Comma-separated: {', '.join(GROUPS)}; one time at most.")
+    ] = "route,version"
+
+
+@dataclass(frozen=True)
+class PlaceGroups:
+    """What each row is of, besides a place."""
+
+    by: Annotated[
+        str, typer.Option(metavar="GROUPS", help=f"Comma-separated: {', '.join(PLACE_GROUPS)}; one time at most.")
+    ] = ""
 
 
 @app.command()
-def acceptance(
-    ctx: typer.Context,
-    by: Annotated[
-        str, typer.Option(help=f"Comma-separated: {', '.join(GROUPS)}; one time at most.", metavar="GROUPS")
-    ] = "route,version",
-    since: SinceOption = None,
-    until: UntilOption = None,
-    route: RouteOption = None,
-    draft: StatsDraftOption = None,
-    version: VersionOption = None,
-    as_json: JsonOption = False,
-    as_csv: CsvOption = False,
-    picture: PictureOption = None,
-) -> None:
+def acceptance(here: CommandContext, groups: Groups, wanted: OutcomeFilter, output: TableOutput) -> None:
     """Show acceptance by route, draft version, gamma controller, tenant, server and time.
 
     α is the chance that a drafted token is accepted given that those before it were: accepted ÷ (accepted +
@@ -84,23 +167,20 @@ def acceptance(
     `osd stats acceptance --by route,day --picture alpha.png`
     """
     from storage.insights.service import Answers
-    from storage.outcomes.outcome_window import Window
 
-    names = _names(by)
-    with surroundings(ctx).store() as store:
-        window = Window(since, until, route, draft, version)
+    names, window = _names(groups.by), wanted.window()
+    with here.store() as store:
         found = Answers(store).acceptance(window, names)
         modes = {lossy_mode(str(row.by["controller"])) for row in Answers(store).acceptance(window, ["controller"])}
-        holds = holds_of(store, draft)
+        holds = holds_of(store, wanted.draft)
     _tell_lossy(modes - {""})
     rows = [row.as_dict() for row in found]
-    narrowed = any(option is not None for option in (since, until, route, draft, version))
-    which = "that fit these options" if narrowed else "yet"
-    show(
-        rows, [*_keys(names), *MEASURES], as_json=as_json, as_csv=as_csv, picture=picture,
-        draw=lambda: _draw(rows, names), empty=f"No requests have been recorded {which}.",
+    which = "yet" if wanted == OutcomeFilter() else "that fit these options"
+    output.show(
+        rows, [*_keys(names), *MEASURES], lambda: _draw(rows, names),
+        empty=f"No requests have been recorded {which}.",
     )  # fmt: skip
-    tell_holds({} if as_json or as_csv else holds)
+    tell_holds(holds if output.is_table else {})
 
 
 def _tell_lossy(modes: Collection[str]) -> None:
@@ -112,20 +192,7 @@ def _tell_lossy(modes: Collection[str]) -> None:
 
 
 @app.command()
-def positions(
-    ctx: typer.Context,
-    by: Annotated[
-        str, typer.Option(help=f"Comma-separated: {', '.join(PLACE_GROUPS)}; one time at most.", metavar="GROUPS")
-    ] = "",
-    since: SinceOption = None,
-    until: UntilOption = None,
-    route: RouteOption = None,
-    draft: StatsDraftOption = None,
-    version: VersionOption = None,
-    as_json: JsonOption = False,
-    as_csv: CsvOption = False,
-    picture: PictureOption = None,
-) -> None:
+def positions(here: CommandContext, groups: PlaceGroups, wanted: OutcomeFilter, output: TableOutput) -> None:
     """Show acceptance by place in the draft.
 
     A table counts places from 1; JSON and CSV from 0, as vLLM's metric does. What was drafted behind a refused token is
@@ -135,15 +202,13 @@ def positions(
     """
     from osd.cli.stats_picture import places
     from storage.insights.service import Answers
-    from storage.outcomes.outcome_window import Window
 
-    names = _names(by)
-    with surroundings(ctx).store() as store:
-        found = Answers(store).positions(Window(since, until, route, draft, version), names)
-    rows = [row.as_dict() for row in found]
-    show(
-        rows, [*_keys(names), *PLACES], as_json=as_json, as_csv=as_csv, picture=picture,
-        draw=lambda: places(rows, names), empty="No places in drafts have been counted that fit these options.",
+    names = _names(groups.by)
+    with here.store() as store:
+        rows = [row.as_dict() for row in Answers(store).positions(wanted.window(), names)]
+    output.show(
+        rows, [*_keys(names), *PLACES], lambda: places(rows, names),
+        empty="No places in drafts have been counted that fit these options.",
     )  # fmt: skip
 
 
@@ -164,8 +229,88 @@ def _draw(rows: Sequence[Row], names: list[str]) -> Figure:
     return over_time(rows, time, [name for name in names if name != time])
 
 
-app.command()(change)
-app.command()(tokens)
-app.command()(rejections)
-app.command()(cost)
-app.command()(runs)
+@dataclass(frozen=True)
+class TargetFolder:
+    """The target."""
+
+    target: Annotated[Path, typer.Option(metavar="DIR")] | None = None
+    """Folder of the target, for its size. Default: serve.target."""
+
+
+@app.command()
+def cost(here: CommandContext, folder: TargetFolder, wanted: DraftFilter, output: TableOutput) -> None:
+    """Show arithmetic, memory traffic and seconds spent and saved, and the net gain, by draft.
+
+    FLOPs and bytes follow from counts and model sizes (OSD, appendices A.4 and A.5); each request is counted as if it
+    were alone in its batch. Net gain is decode seconds saved − training seconds; saved is against rounds without a
+    draft, whose time is measured where there are such rounds and else fitted.
+
+    Example: `osd stats cost --since 7d --target models/target`
+    """
+    from osd.cli.stats_picture import bars
+    from storage.insights.service import Answers
+
+    with here.store() as store:
+        target = _target(folder.target, here)
+        answer = Answers(store).cost(wanted.window(), target=target)
+    rows = [row.as_dict() for row in answer.rows]
+    assumption = _assumption(answer)
+    output.show(
+        rows, COST, lambda: bars(rows, ["draft"], "net_gain_seconds", "net gain, seconds"),
+        whole={"drafts": rows, "target": target and asdict(target), "assumption": assumption},
+    )  # fmt: skip
+    if rows and not output.as_json:
+        note(assumption)
+
+
+def _target(asked: Path | None, here: CommandContext) -> ModelSize | None:
+    """Return the target's size; None where only its hub name is known. Raises BadSetting for a folder without
+    weights."""
+    from osd.server.start import choose_pair
+    from storage.insights.sizes import model_size
+
+    found = model_size(asked or Path(choose_pair(here.settings.serve).target))
+    if found is None and asked is not None:
+        raise BadSetting(source="option", key="--target", reason=f"there are no .safetensors files in {asked}")
+    return found
+
+
+def _assumption(answer: CostAnswer) -> str:
+    """Describe how the seconds without a draft were estimated."""
+    plain = answer.plain_round
+    if plain is None:
+        return "What a round without a draft takes is not known: none was served, and drafts were all of one length."
+    how = "the mean of" if plain.how == "measured" else "a straight line through the verifying times of"
+    return (
+        f"Assumed: without a draft every token takes {plain.ms:.2f} ms, {how} the newest {count(plain.rounds)} rounds "
+        "that say so; a request's time is its share of its batch's."
+    )
+
+
+@dataclass(frozen=True)
+class RunLimit:
+    """How many runs are shown."""
+
+    limit: Count = 20
+    """Runs at most, newest first."""
+
+
+@app.command()
+def runs(here: CommandContext, wanted: DraftFilter, most: RunLimit, output: TableOutput) -> None:
+    """Show training runs: why they began, how long they took, what they trained on, what came of them.
+
+    Example: `osd stats runs --since 1d --draft default`
+    """
+    from osd.cli.stats_picture import bars
+    from storage.insights.service import Answers
+
+    with here.store() as store:
+        found = Answers(store).runs(wanted.window(), limit=most.limit)
+        holds = holds_of(store, wanted.draft)
+    rows: list[dict[str, Any]] = [asdict(row) for row in found]
+    labelled = [row | {"label": f"{when(row['started_at'])} {row['state']}"} for row in rows]
+    output.show(
+        rows, RUNS, lambda: bars(labelled, ["label"], "seconds", "seconds from claim to end"),
+        empty="No training runs have been recorded that fit these options.",
+    )  # fmt: skip
+    tell_holds(holds if output.is_table else {})

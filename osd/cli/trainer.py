@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from osd.cli.context import surroundings
-from osd.cli.options import JsonOption
-from osd.cli.out import Column, note, print_rows, state, when
+from osd.cli.command import CommandGroup, with_options
+from osd.cli.context import CommandContext, surroundings
+from osd.cli.options import Name
+from osd.cli.out import Column, Output, note, state, when
 
-app = typer.Typer(invoke_without_command=True, help="Train drafts; list, pause and cancel what trains.")
-
-OnceOption = Annotated[bool, typer.Option("--once", help="Do what is due now, then leave.")]
-DraftOption = Annotated[str | None, typer.Option(help="Train this draft only. Default: every draft.", metavar="NAME")]
+app = CommandGroup(
+    "Train drafts; list, pause and cancel what trains.", invoke_without_command=True, no_args_is_help=False
+)
 NameArgument = Annotated[
     str | None,
     typer.Argument(
@@ -34,8 +34,17 @@ COLUMNS = (
 )
 
 
-@app.callback()
-def trainer(ctx: typer.Context, once: OnceOption = False, draft: DraftOption = None) -> None:
+@dataclass(frozen=True)
+class TrainerOptions:
+    """What it trains, and how long."""
+
+    once: bool = False
+    """Do what is due now, then leave."""
+    draft: Name | None = None
+    """Train this draft only. Default: every draft."""
+
+
+def trainer(ctx: typer.Context, options: TrainerOptions) -> None:
     """Train drafts from the replay store until stopped.
 
     The trainer takes what servers have recorded, distils the draft, and publishes the result if the gate finds it
@@ -43,66 +52,60 @@ def trainer(ctx: typer.Context, once: OnceOption = False, draft: DraftOption = N
 
     Example: `osd trainer` in one terminal, `osd generate --prompts questions.jsonl` in another.
     """
-    if ctx.invoked_subcommand is None:
-        _train(ctx, once, draft)
-
-
-def worker(ctx: typer.Context, once: OnceOption = False, draft: DraftOption = None) -> None:
-    """Old name of `osd trainer`."""
-    note("osd: `osd worker` is called `osd trainer` now; the next release does not know the old name.")
-    _train(ctx, once, draft)
-
-
-def _train(ctx: typer.Context, once: bool, draft: str | None) -> None:
+    if ctx.invoked_subcommand is not None:
+        return
     here = surroundings(ctx)
     here.settings  # noqa: B018  (a bad setting is reported before a process starts)
     command = trainer_command("worker", config=here.config)
-    command += ["--once"] if once else []
-    command += ["--draft", draft] if draft else []
+    command += ["--once"] if options.once else []
+    command += ["--draft", options.draft] if options.draft else []
     become(command)
 
 
+app.callback()(with_options(trainer))
+
+
 @app.command("list")
-def list_trainers(ctx: typer.Context, as_json: JsonOption = False) -> None:
+def list_trainers(here: CommandContext, output: Output) -> None:
     """List the training processes, on whatever machine: what each does, and since when.
 
     One that was not heard of for `fleet.gone_seconds` is gone; it is listed for another hour.
     """
     from storage import records
 
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         found = store.trainers.list()
     now = records.now()
     rows = [{**asdict(one), "state": one.state.value, "age": max(0.0, now - one.heartbeat_at)} for one in found]
-    print_rows(rows, COLUMNS, as_json=as_json, empty="No trainer runs on this store; `osd trainer` starts one.")
+    output.rows(rows, COLUMNS, empty="No trainer runs on this store; `osd trainer` starts one.")
 
 
 @app.command()
-def pause(ctx: typer.Context, trainer: NameArgument = None) -> None:
+def pause(here: CommandContext, trainer: NameArgument = None) -> None:
     """Let a trainer wait, or all: no run begins, and one under way waits and keeps its lease.
 
     It hears of it within `fleet.heartbeat_seconds`. To leave a draft as it is, whoever trains, use `osd drafts freeze`.
     """
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         for name in names(store.trainers.list(), trainer):
             note(f"{store.trainers.pause(name).id} is to wait; `osd trainer resume` lets it go on.")
 
 
 @app.command()
-def resume(ctx: typer.Context, trainer: NameArgument = None) -> None:
+def resume(here: CommandContext, trainer: NameArgument = None) -> None:
     """Let a paused trainer go on, or all."""
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         for name in names(store.trainers.list(), trainer):
             note(f"{store.trainers.pause(name, undo=True).id} is to go on.")
 
 
 @app.command()
-def cancel(ctx: typer.Context, trainer: NameArgument = None) -> None:
+def cancel(here: CommandContext, trainer: NameArgument = None) -> None:
     """Give up the run under way. What it had claimed is trained on again only as replay.
 
     The next run begins as usual, with newer requests; `osd trainer pause` keeps it from that.
     """
-    with surroundings(ctx).store() as store:
+    with here.store() as store:
         for name in names(store.trainers.list(), trainer):
             note(f"{store.trainers.cancel(name).id} is to give up its run.")
 

@@ -1,0 +1,209 @@
+"""`osd replay import` and `adopt`: what others wrote, conversations that a target reads, and samples of before targets
+were named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from osd.cli.context import CommandContext
+from osd.cli.options import Consent, Model, Name
+from osd.cli.out import Output, count, counted, note
+from osd.cli.replay import app
+from storage.errors import BadInput, BadPromptFile, ModelNotLoaded, UnknownDraft
+from storage.records import DEFAULT_ROUTE, Route
+
+if TYPE_CHECKING:
+    from osd.models.model import Model as LoadedModel
+    from storage.records import DraftVersion, RequestSamples
+    from storage.replay.imports import ImportResult
+    from storage.store import Store
+
+BATCH = 64
+"""Conversations that are kept at once."""
+SHOWN = 5
+"""Lines that could not be used that are named."""
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """Who reads conversations, and whose draft learns from them."""
+
+    target: Model | None = None
+    """The target that reads JSON lines. Default: serve.target."""
+    draft: Model | None = None
+    """The draft that is to learn, where the store has none yet. Default: serve.draft."""
+    route: Name = DEFAULT_ROUTE
+    """The route that JSON lines belong to."""
+
+
+@app.command("import")
+def import_(
+    here: CommandContext,
+    file: Annotated[Path, typer.Argument(help="A file of `osd replay export`, or JSON lines.", metavar="FILE")],
+    reading: ReadingOptions,
+    output: Output,
+) -> None:
+    """Keep the requests of an exported file, under their own ids, routes and tenants, or conversations of JSON lines.
+
+    Requests that are kept already stay as they are. An exported file that is damaged anywhere is refused whole.
+
+    A line of a `.jsonl` or `.jsonl.gz` file has a `prompt` and a `response`, or `messages` whose last one is the
+    assistant's, or the `request` and `response` of OpenAI's API. The target reads each answer once, and what it would
+    have said at every position is learned from: a draft can so begin with what you have, before it serves. Then
+    `osd trainer` trains it.
+
+    Example: `osd replay import answers.jsonl --target ./model --draft ./small`
+    """
+    from storage.replay.imports import import_file
+
+    if file.suffix == ".jsonl" or file.name.endswith(".jsonl.gz"):
+        done, left = import_conversations(here, file, reading)
+    else:
+        with here.store() as store:
+            done, left = import_file(store.samples, file), 0
+            store.trail.note("replay import", file.name, asdict(done))
+    known = f"; {count(done.known)} were left as they are" if done.known else ""
+    unusable = f"; {counted(left, 'line')} could not be used" if left else ""
+    kept = f"Kept {count(done.requests)} requests, {count(done.positions)} positions"
+    output.words(asdict(done), f"{kept}{known}{unusable}.")
+
+
+def import_conversations(here: CommandContext, file: Path, reading: ReadingOptions) -> tuple[ImportResult, int]:
+    """Score a file's conversations and keep them; return what was kept, and the number of lines that were no use.
+
+    Every BATCH of conversations are kept at once, so that Ctrl-C loses little, and a second try reads what is left.
+    Raises BadInput without a target or a draft, UnknownRoute, BadPromptFile, ModelNotLoaded, StoreError where the draft
+    began with other files.
+    """
+    from osd.attached.conversations import score_conversations
+    from osd.attached.passes import Scorer
+    from osd.models.pair import choose_device, load_model
+    from osd.models.tokenizer import load_tokenizer
+    from storage.replay.imports import keep_counted
+
+    serve = here.settings.serve
+    named = reading.target or serve.target
+    if not file.is_file():
+        raise BadPromptFile(path=file, reason="there is no such file")
+    if named is None:
+        raise BadInput(reason="Conversations are read by a target; name it with --target, or serve.target in osd.toml.")
+    with here.store() as store:
+        model = load_model(named, choose_device(serve.device), serve.dtype)
+        version = begin_draft(store, model, reading, serve.draft).id
+        tokenizer = load_tokenizer(named)
+        scorer = Scorer(model, here.settings.storage.top_k, serve.max_length)
+        scored = score_conversations(
+            file, tokenizer, scorer, route=reading.route, version=version, hidden=serve.record_hidden_states
+        )
+        batches = UsableBatches(scored)
+        done = keep_counted(store.samples, batches)
+        store.trail.note("replay import", file.name, asdict(done))
+    return done, batches.left
+
+
+def begin_draft(store: Store, target: LoadedModel, reading: ReadingOptions, default: str | None) -> DraftVersion:
+    """Return the current version, for the target, of the draft that the route's requests teach.
+
+    The draft that is named becomes its number 0 where there is none, and the route is made where it lacks; ``default``
+    stands in where none is named. Raises BadInput where nothing can be its number 0, UnknownRoute where it is not to be
+    made, ModelNotLoaded, VocabularyMismatch, StoreError where the draft began with other files.
+    """
+    draft, route = reading.draft, reading.route
+    routes = {one.name: one.draft for one in store.routes.list()}
+    if route not in routes and draft is None:
+        store.routes.get(route)  # says which there are
+    name = routes.get(route, route)
+    if draft is None and not _has_line(store, name, target):
+        if default is None:
+            reason = f"The store has no draft for the route {route} and this target yet; name the model that is to"
+            raise BadInput(reason=f"{reason} learn with --draft, or serve.draft in osd.toml.")
+        draft = default
+    folder = fitting_folder(draft, target) if draft is not None else None
+    if target.digest is not None:
+        store.targets.arrive(target.digest, target.name)
+    if folder is not None:
+        store.versions.register_root(name, folder, target=target.digest)
+    if route not in routes:
+        store.routes.add(Route(route, name))
+    return store.versions.current(name, target.digest)
+
+
+def _has_line(store: Store, draft: str, target: LoadedModel) -> bool:
+    try:
+        store.versions.current(draft, target.digest)
+    except UnknownDraft:
+        return False
+    return True
+
+
+def fitting_folder(draft: str, target: LoadedModel) -> Path:
+    """Return a draft's folder on this machine, once it was seen to fit the target. Raises ModelNotLoaded,
+    VocabularyMismatch."""
+    from osd.engine.session import in_folder
+    from osd.models.pair import load_model
+    from osd.models.tokenizer import load_tokenizer
+    from osd.models.vocabulary import check_vocabularies
+
+    loaded = in_folder(load_model(draft, target.device))
+    check_vocabularies(target, loaded, load_tokenizer(target.name), load_tokenizer(draft))
+    return Path(loaded.name)
+
+
+class UsableBatches:
+    """Batches of the samples that can be used; lines that cannot are counted, and the first of them named."""
+
+    def __init__(self, scored: Iterator[RequestSamples | BadPromptFile]) -> None:
+        self._scored, self.left, self._read = scored, 0, 0
+
+    def __iter__(self) -> Iterator[list[RequestSamples]]:
+        while batch := list(islice(self._usable(), BATCH)):
+            self._read += len(batch)
+            note(f"{count(self._read)} read, {counted(self.left, 'line')} left out")
+            yield batch
+
+    def _usable(self) -> Iterator[RequestSamples]:
+        for one in self._scored:
+            if not isinstance(one, BadPromptFile):
+                yield one
+                continue
+            self.left += 1
+            if self.left <= SHOWN:
+                note(f"osd: {one}")
+
+
+@dataclass(frozen=True)
+class AdoptOptions:
+    """The target."""
+
+    target: Model | None = None
+    """The target, a folder or hub name. Default: serve.target."""
+
+
+@app.command()
+def adopt(here: CommandContext, options: AdoptOptions, consent: Consent, output: Output) -> None:
+    """Say that what was kept before targets were named is about this target.
+
+    Samples, drafts and tables of before are set aside until then. Servers take the drafts up when they look next. A
+    draft whose line for this target has learned by now stays set aside.
+    """
+    from osd.models.model_digest import model_digest
+    from osd.server.start import choose_pair
+    from storage.versions.targets import SHORT
+
+    name = options.target or choose_pair(here.settings.serve, drafter=here.settings.drafters.kind).target
+    if (digest := model_digest(name)) is None:
+        raise ModelNotLoaded(path=name, reason="There is no such folder, nor such a model in the hub's cache.")
+    consent.ask(f"Is what was kept before targets were named about {name} ({digest[:SHORT]})?")
+    with here.store() as store:
+        done = store.targets.adopt(digest, name)
+        store.trail.note("replay adopt", name, {"target": digest, **asdict(done)})
+    words = f"{counted(done.requests, 'request')} and {counted(len(done.drafts), 'draft')} are about {name} now."
+    output.words({"target": digest, **asdict(done)}, words)
+    for draft in () if output.as_json else done.left:
+        note(f"{draft} stays set aside: its line for this target has learned by now.")
