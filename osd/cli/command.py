@@ -80,7 +80,7 @@ def _option(group: Any, field: Field[Any]) -> inspect.Parameter:
     info.rich_help_panel = getattr(group, "PANEL", info.rich_help_panel)
     if field.default is False and info.default is ...:
         info.default = f"--{field.name.replace('_', '-')}"  # a flag, without a second one that takes it back
-    annotation = Annotated[get_type_hints(group)[field.name], info]
+    annotation: Any = Annotated[get_type_hints(group)[field.name], info]
     default = inspect.Parameter.empty if field.default is MISSING else field.default
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

@@ -114,7 +114,7 @@ class OsdGroup(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         for panel, commands in PANELS.items():
-            self.commands |= {name: LazyCommand(name, *found, panel) for name, found in commands.items()}
+            self.commands.update({name: LazyCommand(name, *found, panel) for name, found in commands.items()})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find the subcommand that the arguments begin with."""

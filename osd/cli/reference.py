@@ -25,8 +25,9 @@ BEGIN, END = "<!-- settings: written by python -m osd.cli.reference -->", "<!-- 
 LIMITS = {Ge: "≥ {ge}", Gt: "> {gt}", Le: "≤ {le}", Lt: "< {lt}"}
 
 
-def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield every command below this one with its full name, in the order of the help."""
+def commands(command: Any = None, name: str = "osd") -> Iterator[tuple[str, Any]]:
+    """Yield every command from this one on, else from the root, with its full name, in the order of the help."""
+    command = command or typer.main.get_command(app)
     yield name, command
     for child in map(loaded, getattr(command, "commands", {}).values()):
         yield from commands(child, f"{name} {child.name}")
@@ -34,12 +35,11 @@ def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def command_page() -> str:
     """Return the text of docs/cli.md."""
-    found = list(commands(typer.main.get_command(app), "osd"))
     parts = [
         "# The osd command",
         "Written from the command's own help by `python -m osd.cli.reference`; a test keeps it true.",
     ]
-    parts += [command_section(name, command) for name, command in found]
+    parts += [command_section(name, command) for name, command in commands()]
     return "\n\n".join(parts) + "\n"
 
 

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import typer.main
-
-from osd.cli.main import app
+from osd.cli.reference import commands as every_command
 from storage.settings import Settings
 from storage.settings.section import Section
 
@@ -53,12 +51,11 @@ def found(pattern: re.Pattern[str]) -> list[tuple[str, str]]:
     return [(where, name) for where, text in texts() for name in pattern.findall(text)]
 
 
-def commands(tree: object = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+def commands() -> Iterator[tuple[tuple[str, ...], set[str]]]:
     """Every command and group with its options."""
-    tree = tree or typer.main.get_command(app)
-    yield path, {option for one in tree.params for option in (*one.opts, *one.secondary_opts)}  # type: ignore[attr-defined]
-    for name, inner in getattr(tree, "commands", {}).items():
-        yield from commands(inner, (*path, name))
+    for name, command in every_command():
+        options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+        yield tuple(name.split()[1:]), options
 
 
 def test_every_command_that_a_text_names_exists() -> None:

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.main import get_command
 
 from osd.attached.vllm.plugin.osd_vllm.options import Options
-from osd.cli.main import app
+from osd.cli.reference import commands
 from storage.settings import load_settings
 from storage.store import lay_out
 
@@ -44,10 +43,11 @@ def test_what_our_services_are_told_is_what_osd_knows(
 
 def require_command(words: list[str]) -> None:
     """Fail unless `osd` has the command, and each of its options."""
-    command: Any = get_command(app)
-    words = list(words)
+    every, words, name = dict(commands()), list(words), "osd"
+    command: Any = every[name]
     while hasattr(command, "commands") and not (command.invoke_without_command and (not words or words[0][0] == "-")):
-        command = command.commands[words.pop(0)]
+        name = f"{name} {words.pop(0)}"
+        command = every[name]
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= known
 

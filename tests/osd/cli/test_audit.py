@@ -5,18 +5,16 @@ The command tree and the route table are walked: what is neither among those tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import typer
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from osd.cli.main import app
+from osd.cli.reference import commands
 from osd.server.admin.dashboard import facts
 from osd.server.admin.routes import admin
 from osd.server.http.api import api
@@ -35,10 +33,10 @@ READS = {
     "router eval", "router explain", "router export", "router history", "router list", "router proposals",
     "router show", "stats acceptance", "stats change", "stats cost", "stats positions", "stats rejections",
     "stats runs",
-    "stats tokens", "servers list", "trainer list", "workers list",
+    "stats tokens", "servers list", "trainer list",
 }  # fmt: skip
 """Commands that only look."""
-SERVES_OR_LEARNS = {"attach", "demo", "generate", "serve", "worker"}
+SERVES_OR_LEARNS = {"attach", "demo", "generate", "serve"}
 """Commands whose doings are requests, runs and versions, which the store keeps anyhow."""
 ELSEWHERE = {
     "engines add": "tests/osd/attached/test_attach.py", "engines probe": "keeps nothing",
@@ -51,15 +49,6 @@ ELSEWHERE = {
     "router split": "applies proposals", "router train": "test_router.py",
 }  # fmt: skip
 """Commands that need more than a small store, and where they are tried."""
-
-
-def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Every command by its whole name."""
-    if hasattr(found, "commands"):
-        for name, inner in found.commands.items():
-            yield from commands(inner, (*path, name))
-    else:
-        yield " ".join(path)
 
 
 def tries(filled: Filled, folder: Path) -> dict[str, tuple[list[str], str]]:
@@ -107,7 +96,6 @@ def tries(filled: Filled, folder: Path) -> dict[str, tuple[list[str], str]]:
         "router remove": ["programs", "--yes"],
         "router import": ([str(routes)], "router add"),
         "servers drain": ["a"],
-        "workers drain": (["a", "--undo"], "servers drain"),
         "trainer pause": [],
         "trainer resume": ["tower:7"],
         "trainer cancel": ["tower:7"],
@@ -118,7 +106,8 @@ def tries(filled: Filled, folder: Path) -> dict[str, tuple[list[str], str]]:
 def test_every_command_that_changes_something_leaves_its_line(osd, filled: Filled, tmp_path: Path) -> None:
     here = tries(filled, tmp_path)
     known = READS | SERVES_OR_LEARNS | set(ELSEWHERE) | set(here)
-    found = {name for name in commands(typer.main.get_command(app)) if not name.startswith("bench ")}
+    found = {name.removeprefix("osd ") for name, command in commands() if not hasattr(command, "commands")}
+    found = {name for name in found if not name.startswith("bench ")}
     assert found == known, f"say of each what it leaves: {sorted(found ^ known)}"
     for name, (arguments, action) in here.items():
         before = len(filled.store.trail.history(limit=1000))

@@ -82,7 +82,7 @@ def test_a_model_folder_that_is_not_there(osd, tmp_path: Path, pair):
 
 def test_an_unknown_setting_in_osd_toml_is_named_with_its_neighbour(osd, tmp_path: Path):
     (tmp_path / "osd.toml").write_text("[learn]\nintervall_requests = 4\n")
-    for command in (["drafts", "list"], ["generate", "hello"], ["worker"]):
+    for command in (["drafts", "list"], ["generate", "hello"], ["trainer"]):
         done = osd(*command)
         assert (done.exit_code, done.stdout) == (2, "")
         assert "learn.intervall_requests" in said(done) and "did you mean 'interval_requests'" in said(done)

@@ -56,7 +56,7 @@ def test_the_worker_takes_this_process_s_place(tmp_path: Path):
     """A folder named trainer in the working directory must not be taken for ours."""
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "__main__.py").write_text("raise SystemExit('the wrong trainer')")
-    process = start(tmp_path, "worker", "--once", "--draft", "default")
+    process = start(tmp_path, "trainer", "--once", "--draft", "default")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 3, errors
     assert "no draft named 'default'" in errors
@@ -65,7 +65,7 @@ def test_the_worker_takes_this_process_s_place(tmp_path: Path):
 def test_a_draft_that_somebody_trains_is_not_trained_twice(filled, tmp_path: Path):
     filled.store.samples.add([samples(number, filled.child) for number in range(10, 20)])
     held = filled.store.runs.claim("default", "another worker", min_requests=1, max_age_seconds=60, lease_seconds=600)
-    process = start(tmp_path, "worker", "--once", "--draft", "default")
+    process = start(tmp_path, "trainer", "--once", "--draft", "default")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 6, errors
     assert "being trained by another worker" in errors

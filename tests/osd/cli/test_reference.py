@@ -1,9 +1,13 @@
 """The reference pages say what the code says; `python -m osd.cli.reference` writes them anew."""
 
 from collections.abc import Iterator
+from inspect import cleandoc
 from typing import Any
 
-from osd.cli.reference import DOCS, command_page, settings_table, with_settings
+from typer.main import get_command
+
+from osd.cli.main import app
+from osd.cli.reference import DOCS, command_page, commands, settings_table, with_settings
 from storage.settings import Settings
 
 OPERATING = DOCS / "operating.md"
@@ -34,3 +38,10 @@ def test_every_command_and_option_says_what_it_does() -> None:
     assert "None" not in page
     for section in page.split("\n## ")[1:]:
         assert len(section.split("\n\n")) >= 3, section
+
+
+def test_the_help_of_the_root_is_what_each_command_says_of_itself() -> None:
+    """It is written down a second time, so that `osd --help` imports no command."""
+    said = {name: command.help for name, command in commands()}
+    for name, command in get_command(app).commands.items():
+        assert command.help == cleandoc(said[f"osd {name}"]).split("\n\n")[0].replace("\n", " "), name

@@ -1,4 +1,4 @@
-"""`osd serve --workers 2` over a tiny random pair; each is stopped by Ctrl-C, in order, with nothing left behind."""
+"""`osd serve --processes 2` over a tiny random pair; each is stopped by Ctrl-C, in order, with nothing left behind."""
 
 from __future__ import annotations
 
