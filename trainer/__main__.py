@@ -4,7 +4,6 @@ worker    train whatever falls due, until stopped
 once      train what is due now, then leave
 distil    distil a draft offline on everything that a store holds
 head      train an acceptance head offline, from files of prompts
-head-bench  compare a head learned online with one trained offline
 routes    find routes in the traffic, and apply what was found
 ping      check whether the broker can be reached
 """
@@ -25,8 +24,8 @@ from typer.core import TyperGroup
 from osd.models.needs_draft import UNIVERSAL
 from storage.errors import BadSetting, OsdError
 from storage.settings import Settings, load_settings
+from trainer.lease import stop_on_signals
 from trainer.routes.commands import app as routes
-from trainer.shutdown import stop_on_signals
 
 INTERRUPTED = 130
 
@@ -179,61 +178,14 @@ def head(
     typer.echo(json.dumps(done) if as_json else f"{out}: {done['tokens']} drafted tokens, loss {done['loss_last']:.4f}")
 
 
-@app.command("head-bench")
-def head_bench(
-    target: Target,
-    draft: DraftModel,
-    prompts: Prompts,
-    config: Config = None,
-    requests: Annotated[int, typer.Option(help="Requests to learn from, evenly from all files.", min=16)] = 400,
-    test_requests: Annotated[int, typer.Option(help="Further ones to test on.", min=2)] = 100,
-    max_tokens: MaxTokens = 64,
-    epochs: HeadEpochs = 10,
-    temperature: Temperature = 0.0,
-    top_k: TopK = None,
-    top_p: TopP = 1.0,
-    mixing: Mixing = 0.15,
-) -> None:
-    """Compare a head that learns online from traffic with one trained offline on the same prompts. Prints JSON.
-
-    Calibration error and binary KL are of tokens that serving other prompts drafted; `cost` is the head's share of a
-    draft step.
-    """
-    from osd.models.pair import load_pair
-    from storage.sampling import Sampling
-    from trainer.heads.bench import HeadBenchPlan, bench_heads
-    from trainer.heads.offline import Recipe, prompts_of, spread
-
-    settings = load_settings(config)
-    pair = load_pair(target, draft, device=settings.serve.device, dtype=settings.serve.dtype)
-    chosen = spread([prompts_of(pair, [path], requests + test_requests) for path in prompts], requests + test_requests)
-    recipe = Recipe(mixing, Sampling(temperature, top_k, top_p), max_tokens)
-    plan = HeadBenchPlan(chosen[:requests], chosen[requests:], recipe, epochs)
-    typer.echo(json.dumps(bench_heads(pair, settings, plan, _say)))
-
-
 def _say(message: str) -> None:
     typer.echo(message, err=True)
 
 
 @app.command()
-def pace(
-    model: Annotated[Path, typer.Argument(help="A draft's config.json.")],
-    device: Annotated[str, typer.Option(help="Where to train.")] = "cpu",
-) -> None:
-    """Train a random draft of this shape on made-up samples until a signal ends it; print its positions, a line a
-    step."""
-    import torch
-
-    from trainer.distil.pace import train
-
-    train(model, torch.device(device))
-
-
-@app.command()
 def ping(config: Config = None) -> None:
     """Check whether the broker can be reached; print one JSON line."""
-    from trainer.worker.ping import ping as reach
+    from trainer.worker.broker import ping as reach
 
     answer = reach(load_settings(config))
     typer.echo(json.dumps(answer))
@@ -258,9 +210,8 @@ def _take_turn(settings: Settings, draft: str | None, as_json: bool) -> None:
     if draft is not None:
         with open_store(settings) as store:
             store.versions.current(draft)  # an unknown name is reported before seconds of loading
-    from trainer.worker.priority import lower_priority
-    from trainer.worker.schedule import told
-    from trainer.worker.tasks import open_turns
+    from trainer.worker.schedule import describe
+    from trainer.worker.tasks import lower_priority, open_turns
 
     lower_priority(settings.trainer)
     with stop_on_signals() as stop:
@@ -269,7 +220,7 @@ def _take_turn(settings: Settings, draft: str | None, as_json: bool) -> None:
             runs = turns.take() if draft is None else turns.train_all(draft)
     for run in runs:
         facts = {"run": run.id, "draft": run.draft, "state": run.state.value, "version": run.version, **run.result}
-        typer.echo(json.dumps(facts) if as_json else told(run))
+        typer.echo(json.dumps(facts) if as_json else describe(run))
     if not runs and not as_json:
         typer.echo("Nothing is due.")
 

@@ -7,7 +7,8 @@ It has the settings of every command: ``$OSD_CONFIG``, else ``osd.toml`` here, a
 from __future__ import annotations
 
 from storage.settings import load_settings
-from trainer.worker.app import equip, make_app
+from trainer.worker.app import equip
+from trainer.worker.broker import make_app
 
 _settings = load_settings()
 app = make_app(_settings)

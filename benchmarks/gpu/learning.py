@@ -47,7 +47,7 @@ def trainer_beside(draft: Model, folder: Path, seconds: float) -> Iterator[Train
     """
     config = folder / "config.json"
     draft.module.config.to_json_file(config)
-    command = [sys.executable, "-P", "-m", "trainer", "pace", str(config), "--device", str(draft.device)]
+    command = [sys.executable, "-P", "-m", "benchmarks.gpu.pace", str(config), str(draft.device)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         pace = TrainerPace(process)

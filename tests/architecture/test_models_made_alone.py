@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ALONE = ("osd/bench/", "trainer/distil/pace.py", "trainer/distil/rank_files.py")
+ALONE = ("osd/bench/", "trainer/distil/rank_files.py")
 """What runs in a process of its own, which makes one model."""
 MAKES = re.compile(
     r"(AutoModel\w*|PeftModel|made|models)\.(from_pretrained|_?from_config)|get_peft_model|type\(module\)"

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import trainer.distil.distil
+import trainer.distil.draft_learner
 import trainer.distil.loop
 from storage.runs import RunLedger
 from storage.settings import load_settings
@@ -19,12 +20,12 @@ from tests.storage.child import after, before
 
 STEPS = {
     "claimed": lambda: after(RunLedger, "claim"),
-    "collated": lambda: after(trainer.distil.loop, "gather"),
+    "collated": lambda: after(trainer.distil.draft_learner, "gather"),
     "half distilled": lambda: after(trainer.distil.distil, "take_step"),
-    "distilled": lambda: after(trainer.distil.loop, "distil_as_set"),
-    "staged": lambda: after(trainer.distil.loop, "stage"),
-    "judging": lambda: before(trainer.distil.loop, "judge"),
-    "judged": lambda: after(trainer.distil.loop, "judge"),
+    "distilled": lambda: after(trainer.distil.draft_learner, "distil_on_devices"),
+    "staged": lambda: after(trainer.distil.draft_learner, "stage"),
+    "judging": lambda: before(trainer.distil.draft_learner, "judge"),
+    "judged": lambda: after(trainer.distil.draft_learner, "judge"),
     "published": lambda: after(VersionLedger, "publish"),
 }
 

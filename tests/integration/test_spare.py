@@ -24,9 +24,8 @@ from tests.trainer.conftest import Traffic
 from tests.trainer.models import tiny_llama
 from tests.trainer.processes import wait_for
 from trainer.distil.distil import distil
-from trainer.distil.microbatches import MicroBatches
-from trainer.worker.budget import Budget, spent_in_the_last_hour
-from trainer.worker.idle_capacity import IdleCapacity, OthersShare
+from trainer.distil.epoch import MicroBatches
+from trainer.worker.idle_capacity import Budget, IdleCapacity, OthersShare, spent_in_the_last_hour
 from trainer.worker.schedule import TrainingSchedule
 
 SPARE = TrainerSettings(spare=True, spare_cpu=1.0)
@@ -109,7 +108,7 @@ def test_slices_leave_the_gradient_as_it_is(all_answers: list[RequestSamples], m
 def test_slices_follow_the_measured_pace(all_answers: list[RequestSamples], monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that takes a millisecond a token gets as many tokens as the milliseconds that a slice may take."""
     clock = [0.0]
-    monkeypatch.setattr("trainer.distil.microbatches.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("trainer.distil.epoch.time.perf_counter", lambda: clock[0])
     slices, sizes = MicroBatches(0.2, lambda: None), []
     same = [all_answers[0]] * 64
     width = len(all_answers[0].tokens) - 1

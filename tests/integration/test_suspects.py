@@ -10,7 +10,7 @@ from storage.settings import Settings
 from storage.sql.tables import RunRow
 from storage.store import Store
 from tests.trainer.conftest import Traffic
-from trainer.distil import loop
+from trainer.distil import draft_learner
 from trainer.distil.loop import run_once
 from trainer.worker.schedule import TrainingSchedule
 
@@ -20,14 +20,14 @@ POISON = {"tenant": "poison"}
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training fails on a tenant's requests, as on numbers that nobody thought of."""
-    real = loop.distil_as_set
+    real = draft_learner.distil_on_devices
 
     def distil(model: object, samples: list[RequestSamples], *arguments: object, **options: object) -> object:
         if any(each.tenant == "poison" for each in samples):
             raise FloatingPointError("the loss became nan")
         return real(model, samples, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "distil_as_set", distil)
+    monkeypatch.setattr(draft_learner, "distil_on_devices", distil)
 
 
 def turns(store: Store, settings: Settings, most: int = 30) -> list[RunState]:
@@ -106,7 +106,7 @@ def test_where_every_run_fails_nothing_is_set_aside(
 
     traffic(8, held_out=False)
     with monkeypatch.context() as broken:
-        broken.setattr(loop, "distil_as_set", fails)
+        broken.setattr(draft_learner, "distil_on_devices", fails)
         for _ in range(12):
             with pytest.raises(TrainingFailed):
                 run_once(drafted, settings, "default", "me")
@@ -144,7 +144,7 @@ def test_a_run_that_a_full_disk_ended_blames_no_request(
 
     sent = traffic(8, held_out=False)
     with monkeypatch.context() as broken:
-        broken.setattr(loop, "stage", full)
+        broken.setattr(draft_learner, "stage", full)
         with pytest.raises(OsdError):
             run_once(drafted, settings, "default", "me")
     run = run_once(drafted, settings, "default", "me")

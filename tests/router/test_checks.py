@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -29,12 +28,13 @@ ROUTERS: dict[str, Make] = {
 }
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[Make]:
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
     """The router that serving uses, over a store that holds the routes."""
-    with open_store(load_settings(storage={"directory": tmp_path / "data"})) as store:
+    folder = tmp_path_factory.mktemp("live")
+    with open_store(load_settings(storage={"directory": folder / "data"})) as store:
         for draft in sorted({draft for route in ROUTES for draft in route.drafts}):
-            add_root(store, tmp_path / draft, draft)
+            add_root(store, folder / draft, draft)
         store.routes.apply(ROUTES, {})
         opened: list[LiveRouter] = []
 

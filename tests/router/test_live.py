@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +14,7 @@ from storage.errors import UnknownRoute
 from storage.records import Request, Route
 from storage.routes.routes import RoutePlan
 from storage.settings import Settings, load_settings
-from storage.store import Store
+from storage.store import Store, open_store
 from tests.support.waiting import until
 
 QUICK = 0.02
@@ -61,17 +58,12 @@ def test_a_change_is_heard_of_without_a_restart(store: Store, live: LiveRouter) 
     assert live.revision == store.routes.revision()
 
 
-def test_another_process_changes_the_routes(settings: Settings, live: LiveRouter, tmp_path: Path) -> None:
-    def osd(*arguments: str) -> None:
-        surroundings = {**os.environ, "OSD_STORAGE__DIRECTORY": str(settings.storage.directory)}
-        command = [sys.executable, "-m", "osd.cli.main", "router", *arguments]
-        done = subprocess.run(command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-    osd("add", "help", "--draft", "default", "--tenant", "acme")
-    until(lambda: ask(live, tenant="acme") == "help")
-    osd("remove", "help", "--yes")
-    until(lambda: ask(live, tenant="acme") == "default")
+def test_another_process_changes_the_routes(settings: Settings, live: LiveRouter) -> None:
+    with open_store(settings) as other:
+        other.routes.add(Route("help", matches={"tenant": ["acme"]}))
+        until(lambda: ask(live, tenant="acme") == "help")
+        other.routes.remove("help")
+        until(lambda: ask(live, tenant="acme") == "default")
 
 
 def test_nobody_sees_half_of_a_change(store: Store, live: LiveRouter) -> None:

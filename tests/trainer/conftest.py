@@ -19,9 +19,14 @@ HOLDOUT = 0.1
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Learning that moves a tiny draft a lot in a short time, in a data directory of the test's own."""
+    """Those of :func:`quick`, in a data directory of the test's own."""
+    return quick(tmp_path / "data")
+
+
+def quick(directory: Path) -> Settings:
+    """Learning that moves a tiny draft a lot in a short time."""
     return load_settings(
-        storage={"directory": tmp_path / "data", "holdout": HOLDOUT},
+        storage={"directory": directory, "holdout": HOLDOUT},
         learn={"interval_requests": 8, "replay_requests": 64, "epochs": 6, "learning_rate": 5e-3, "batch_tokens": 256},
         gate={"requests": 48, "min_requests": 4, "confidence": 0.9},
         trainer={"poll_seconds": 0.1, "device": "cpu"},

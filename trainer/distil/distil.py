@@ -16,10 +16,9 @@ from storage.records import RequestSamples
 from storage.settings import LearnSettings
 from trainer.distil.branching import count
 from trainer.distil.collate import device_of
-from trainer.distil.epoch import Epoch
+from trainer.distil.epoch import Epoch, MicroBatches
 from trainer.distil.feature_losses import FeatureLosses
 from trainer.distil.losses import LABELS
-from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import Schedule, adamw, scale, steps_done
 from trainer.distil.step import ALONE, Alone, Losses, take_step
 from trainer.distil.teacher import Teacher

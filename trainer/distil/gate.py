@@ -98,7 +98,7 @@ def compare(positions: Array, before: Array, after: Array, confidence: float) ->
     return Comparison(n, int(total), *means, difference, error, lower, confidence)
 
 
-def hear(
+def score_both(
     current: nn.Module,
     other: nn.Module,
     judges: Iterable[RequestSamples],
@@ -112,13 +112,13 @@ def hear(
     return PairedScores(measure, *(score(each, judges, between, lessons) for each in (current, other)))
 
 
-def judge(heard: Sequence[PairedScores | None], gate: GateSettings) -> GateDecision:
+def judge(scores: Sequence[PairedScores | None], gate: GateSettings) -> GateDecision:
     """Return whether acceptance is higher by at least ``min_gain``, with the required confidence.
 
     The scores are pooled. Where some can only be measured by agreement, that is the measure of all, and what
     was measured over selected positions is left out.
     """
-    given = [each for each in heard if each is not None]
+    given = [each for each in scores if each is not None]
     measure: Measure = "agreement" if any(h.measure == "agreement" for h in given) else "expected_acceptance"
     given = [each for each in given if each.measure == measure]
     if not given:
@@ -140,8 +140,8 @@ def evidence_of(measure: Measure, result: Comparison, before: DraftScores, after
         "before": round(result.before, 6),
         "after": round(result.after, 6),
         "difference": round(result.difference, 6),
-        "lower": _finite(result.lower),
-        "standard_error": _finite(result.standard_error),
+        "lower": finite(result.lower),
+        "standard_error": finite(result.standard_error),
         "confidence": result.confidence,
         "agreement_before": round(float(before.agreement.sum() / total), 6),
         "agreement_after": round(float(after.agreement.sum() / total), 6),
@@ -181,5 +181,6 @@ def whole_output(samples: RequestSamples) -> RequestSamples:
     )
 
 
-def _finite(number: float) -> float | None:
+def finite(number: float) -> float | None:
+    """Return a number for JSON; None where it is not finite."""
     return round(number, 6) if np.isfinite(number) else None

@@ -27,11 +27,9 @@ from trainer.distil.branching import count
 from trainer.distil.collate import select
 from trainer.distil.data import read_since
 from trainer.distil.distil import DistilProgress, distil
-from trainer.distil.loop import Watcher
 from trainer.distil.on_policy import TextMixer
 from trainer.distil.step import NotFinite
-from trainer.lease import RunStopped
-from trainer.shutdown import Stop
+from trainer.lease import RunStopped, Stop, Watcher, ignore
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ def distil_offline(
     out: Path,
     chosen: Selection,
     stop: Stop | None = None,
-    watcher: Watcher = lambda _: None,
+    watcher: Watcher = ignore,
     drawn: DrawnWith | None = None,
 ) -> dict[str, Any]:
     """Train all weights of the draft for ``settings.learn.epochs``, write ``out`` (a new folder), and return a summary.

@@ -1,4 +1,4 @@
-"""AdamW, its learning rate, and its state between runs.
+"""AdamW, its learning rate, and its moments.
 
 A run online is short: a few dozen steps. A fresh AdamW has no estimate of scale, so its first steps move every weight
 by the full step size whatever its gradient; begun anew each run, that is most of the run. So its moments are kept for
@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from osd.models.lora.tied import ties
 from storage.settings import LearnSettings
-from trainer.distil.sharded import placed, whole
 
 WARMUP = 10
 """Warm-up steps of a fresh AdamW."""
@@ -60,7 +59,7 @@ def adamw(model: nn.Module, learn: LearnSettings, moments: Moments | None = None
 def resume(optimizer: torch.optim.AdamW, moments: Moments) -> None:
     """Replace the moments of an optimizer by those of one over the same parameters."""
     for parameter, state in zip(_parameters(optimizer), moments, strict=True):
-        optimizer.state[parameter] = {name: placed(tensor, parameter) for name, tensor in state.items()}
+        optimizer.state[parameter] = {name: _placed(tensor, parameter) for name, tensor in state.items()}
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
@@ -114,21 +113,17 @@ def steps_done(optimizer: torch.optim.AdamW) -> int:
     return int(states[0]["step"]) if states else 0
 
 
-@dataclass(slots=True)
-class Memory:
-    """The moments that led to each draft's newest candidate."""
-
-    _kept: dict[str, tuple[str, Moments]] = field(default_factory=dict)
-
-    def recall(self, draft: str, version: str) -> Moments | None:
-        """Return the moments that led to this version, if they are the newest."""
-        owner, moments = self._kept.get(draft, ("", None))
-        return moments if owner == version else None
-
-    def keep(self, draft: str, version: str, moments: Moments) -> None:
-        """Replace the draft's moments."""
-        self._kept[draft] = (version, moments)
-
-
 def _fit(moments: Moments, trained: list[nn.Parameter]) -> bool:
     return [m["exp_avg"].shape for m in moments] == [p.shape for p in trained]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return all of a tensor, which all processes call for; one that is in no shards as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _placed(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """Return a copy of what belongs to a parameter, on its device, and in shards as it is."""
+    if isinstance(parameter, DTensor) and tensor.dim():
+        return distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
+    return tensor.clone().to(parameter.device)

@@ -1,21 +1,25 @@
-"""Staging of a candidate, and publishing or rejecting it on the gate's verdict."""
+"""Staging of a candidate with its provenance, and publishing or rejecting it on the gate's verdict."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from osd.models.features.target import FeatureTarget
+from storage.distribution import osd_version
 from storage.errors import OsdError
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.store import Store
 from storage.versions.feature_kinds import FEATURE_KINDS
 from trainer.distil.checkpoints import write_model
 from trainer.distil.gate import GateDecision
-from trainer.distil.provenance import provenance
 
 RECENT = 10
 """Number of runs in which to look for one that was judged."""
@@ -68,12 +72,13 @@ def settle(
     result: Mapping[str, Any],
     prove: Callable[[], object],
 ) -> TrainingRun:
-    """Publish the candidate or reject it, and end the run.
+    """Publish the candidate or reject it, and end the run; its ``result`` is kept with the evidence.
 
     ``prove`` loads what is to be published as servers do, and raises where that is not what the gate measured. Raises
     LeaseLost when another worker has the draft, and WrongState when the version that the candidate was
     compared with is no longer current.
     """
+    result = {**result, "evidence": verdict.evidence}
     if not verdict.better:
         store.versions.reject(candidate.id, verdict.evidence)
         return store.runs.finish(run, RunState.REJECTED, candidate.id, result)
@@ -105,3 +110,25 @@ def reject_abandoned(store: Store, run: TrainingRun) -> list[str]:
     for version in left:
         store.versions.reject(version.id, {"reason": "its worker was lost before the gate judged it"})
     return [version.id for version in left]
+
+
+def provenance(settings: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    """Return osd's version, the commit it runs from if it is a checkout, the command, and the settings of the run."""
+    return {"osd": osd_version(), "commit": commit(), "command": sys.argv, "settings": settings, **facts}
+
+
+@lru_cache(maxsize=1)
+def commit() -> str | None:
+    """Return the commit of the checkout that this file belongs to; None when it is installed elsewhere."""
+    here = Path(__file__).resolve().parent
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(here), "ls-files", "--error-unmatch", "--full-name", Path(__file__).name, "-z"],
+            capture_output=True, timeout=5, check=False,
+        )  # fmt: skip
+        if answer.returncode:
+            return None
+        head = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, timeout=5, check=True)
+        return head.stdout.decode().strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,32 +1,35 @@
-"""One of several processes that distil together: ``python -m trainer.distil.rank FOLDER DEVICE``.
+"""One of several processes that distil together: ``accelerate launch -m trainer.distil.rank FOLDER DEVICE``.
 
-:mod:`trainer.distil.processes` starts them. Small drafts are whole in each, and Hugging Face accelerate's DDP averages
-their gradients; of a model that does not fit, each holds shards (:mod:`trainer.distil.sharded`). The first process
-tells each step as a line of JSON, and all wait for a line before they go on.
+:mod:`trainer.distil.processes` has them started. Small drafts are whole in each, and accelerate's DDP averages their
+gradients; of a model that does not fit, each holds shards (PyTorch's FSDP2): a part of each weight, gradient and
+moment. The first process tells each step as a line of JSON, and waits for a line before all go on.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from osd.models.lora.tied import tie
 from storage.records import RequestSamples
 from trainer.distil.distil import Distilled, DistilProgress, distil
-from trainer.distil.optimizer import Moments, adamw, moments_of
+from trainer.distil.optimizer import Moments, adamw, moments_of, whole
 from trainer.distil.rank_files import RankTask, read_task, unpack, write_result
-from trainer.distil.sharded import shard, trained_state
 from trainer.distil.step import Alone, Losses, NotFinite
+
+PATIENCE = timedelta(days=365)
+"""A run may be paused for so long; torch gives up after minutes."""
 
 
 class Together(Alone):
@@ -55,17 +58,22 @@ class Together(Alone):
 def main(folder: Path, device: str, out: TextIO) -> None:
     """Take part in the task that lies in the folder, over the samples that are told first; the first process tells
     ``out``, and leaves the result there."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # who started this ends it
-    accelerator = _joined(folder, cpu=device == "cpu")
-    task, samples = read_task(folder), unpack(sys.stdin.readline())
+    # an expert that no token of a step goes to has no gradient in it
+    ddp = DistributedDataParallelKwargs(find_unused_parameters=True)
+    accelerator = Accelerator(cpu=device == "cpu", kwargs_handlers=[ddp])
+    heard = Heard(accelerator.is_main_process)
+    task, samples = read_task(folder), unpack(heard.line())
 
     def tell(facts: dict[str, Any]) -> None:
         if accelerator.is_main_process:
             print(json.dumps(facts), file=out, flush=True)
 
+    def between(progress: DistilProgress) -> None:
+        tell(asdict(progress))
+        heard.line()
+
     try:
-        done, weights, moments = _distil(task, samples, accelerator, tell)
+        done, weights, moments = _distil(task, samples, accelerator, between)
     except NotFinite as error:
         return tell({"not_finite": str(error)})
     if accelerator.is_main_process:
@@ -74,35 +82,49 @@ def main(folder: Path, device: str, out: TextIO) -> None:
     tell(asdict(done))
 
 
+class Heard:
+    """What the first process is told, for all. Those that wait for it do not keep a GPU busy."""
+
+    def __init__(self, is_first: bool) -> None:
+        self._is_first = is_first
+        self._group = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
+
+    def line(self) -> str:
+        """Return the next line. Ends this process where there is none: who had it started has ended."""
+        own = sys.stdin.readline().encode() if self._is_first else b""
+        size = torch.tensor(len(own))
+        torch.distributed.broadcast(size, 0, group=self._group)
+        if not size:
+            sys.exit("who started this has ended")
+        data = torch.tensor(list(own), dtype=torch.uint8) if own else torch.empty(int(size), dtype=torch.uint8)
+        torch.distributed.broadcast(data, 0, group=self._group)
+        return data.numpy().tobytes().decode()
+
+
 def _distil(
-    task: RankTask, samples: Sequence[RequestSamples], accelerator: Accelerator, tell: Callable[[dict[str, Any]], None]
-) -> tuple[Distilled, dict[str, torch.Tensor], Moments]:
+    task: RankTask, samples: Sequence[RequestSamples], accelerator: Accelerator,
+    between: Callable[[DistilProgress], None],
+) -> tuple[Distilled, dict[str, torch.Tensor], Moments]:  # fmt: skip
     """Distil; return what is told of it, and the weights and moments, whole. Raises NotFinite."""
     if task.shard:
-        shard(task.model, accelerator.device, accelerator.num_processes)
+        _shard(task.model, accelerator)
     else:
         tie(task.model.to(accelerator.device))
     optimizer = adamw(task.model, task.learn, task.moments)
-
-    def between(progress: DistilProgress) -> None:
-        tell(asdict(progress))
-        if not sys.stdin.readline():
-            sys.exit("who started this has ended")
-
     together = Together(accelerator, shards=task.shard)
     done = distil(task.model, samples, task.learn, between, optimizer=optimizer, together=together)
-    return done, trained_state(task.model), moments_of(optimizer)
+    trained = {name: whole(p.detach()).cpu().clone() for name, p in task.model.named_parameters() if p.requires_grad}
+    return done, trained, moments_of(optimizer)
 
 
-def _joined(folder: Path, *, cpu: bool) -> Accelerator:
-    """Meet the other processes by a file, so that no port is needed; return accelerate's view of them."""
-    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if not cpu:
-        torch.cuda.set_device(rank)
-    meeting = f"file://{folder.absolute()}/meeting"
-    torch.distributed.init_process_group("gloo" if cpu else "nccl", init_method=meeting, rank=rank, world_size=count)
-    # an expert that no token of a step goes to has no gradient in it
-    return Accelerator(cpu=cpu, kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)])
+def _shard(model: nn.Module, accelerator: Accelerator) -> None:
+    """Divide the weights over the processes, which all call this; layers are gathered one at a time."""
+    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    layers = set(getattr(model, "_no_split_modules", None) or ())
+    for module in list(model.modules()):
+        if type(module).__name__ in layers:
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Models that stay in memory between the runs of one process, so that a run reads nothing that the last one wrote.
+"""Models and optimizers' moments that stay in memory between the runs of one process, so that a run reads nothing that
+the last one wrote.
 
 Of each draft there are two: what serves (not for adapters, which are merged as they are read), and what was trained
 last, which the next run goes on from. A run takes the second out, because it changes it, and puts both back once its
@@ -16,11 +17,28 @@ from torch import nn
 
 from osd.models.lora.tied import tie
 from storage.records import DraftVersion
-from trainer.distil.lessons import TeacherShelf
+from trainer.distil.optimizer import Moments
+from trainer.distil.teacher import Teachers
 
 MB = 1 << 20
 Kept = tuple[str, nn.Module | None]
 """A version and its model."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """The moments that led to each draft's newest candidate."""
+
+    _kept: dict[str, tuple[str, Moments]] = field(default_factory=dict)
+
+    def recall(self, draft: str, version: str) -> Moments | None:
+        """Return the moments that led to this version, if they are the newest."""
+        owner, moments = self._kept.get(draft, ("", None))
+        return moments if owner == version else None
+
+    def keep(self, draft: str, version: str, moments: Moments) -> None:
+        """Replace the draft's moments."""
+        self._kept[draft] = (version, moments)
 
 
 @dataclass(slots=True)
@@ -39,7 +57,8 @@ class ResidentModels:
     """The drafts' models, the one trained longest ago first. Used by one thread."""
 
     limit_mb: int = 0
-    teachers: TeacherShelf = field(default_factory=TeacherShelf)
+    memory: Memory = field(default_factory=Memory)
+    teachers: Teachers = field(default_factory=Teachers)
     """The target that teaches, which does not count towards the limit."""
     _kept: OrderedDict[str, _Models] = field(default_factory=OrderedDict)
 

@@ -1,8 +1,8 @@
 """Scores of drafts on recorded texts: how often the target would accept what they say, request by request.
 
-Of drafts that read the target's hidden states chains are scored (:mod:`trainer.distil.chains`), for what they draft
-after the first token rests on what they said before: a position is a token that a chain of ``learn.steps`` would have
-drafted, and its score is the chance that the chain gets there and the token is accepted. The mean is accepted ÷
+Of drafts that read the target's hidden states chains are scored (:mod:`trainer.distil.feature_losses`), for what they
+draft after the first token rests on what they said before: a position is a token that a chain of ``learn.steps`` would
+have drafted, and its score is the chance that the chain gets there and the token is accepted. The mean is accepted ÷
 drafted.
 """
 
@@ -21,9 +21,8 @@ from osd.models.features.base import FeatureDraft
 from osd.verification.rejection_sampling import expected_acceptance
 from storage.records import RequestSamples
 from trainer.distil.branching import without_branches
-from trainer.distil.chains import reached, unroll_at
 from trainer.distil.collate import TrainingBatch, collate, device_of, plan, predict
-from trainer.distil.feature_losses import spread
+from trainer.distil.feature_losses import reached, spread, unroll_at
 from trainer.distil.losses import draft_log_probs, fitted, target_log_probs
 from trainer.distil.teacher import Lessons
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +27,20 @@ from trainer.distil.losses import (
     forward_kl,
     target_log_probs,
 )
-from trainer.distil.sharded import whole
+from trainer.distil.optimizer import whole
 
 
 class NotFinite(Exception):
     """The loss or the gradient became NaN or infinite."""
+
+
+class NothingToLearn(Exception):
+    """None of the requests that a run claimed can be learned from."""
+
+    def __init__(self, reason: str, facts: dict[str, Any]) -> None:
+        super().__init__(reason)
+        self.facts = facts
+        """What the run's result says beside the reason."""
 
 
 class Losses(nn.Module):

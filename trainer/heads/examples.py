@@ -81,10 +81,10 @@ class Examples:
     def __len__(self) -> int:
         return len(self.chances)
 
-    def of(self, first: int, end: int) -> Examples:
-        """Return the examples of the requests ``first`` … ``end − 1``, whose indices then begin at 0."""
-        which = (self.requests >= first) & (self.requests < end)
-        return Examples(self.embeddings[which], self.chances[which], self.requests[which] - first)
+    def first(self, count: int) -> Examples:
+        """Return the examples of the first ``count`` requests."""
+        which = self.requests < count
+        return Examples(self.embeddings[which], self.chances[which], self.requests[which])
 
 
 def drafted_of(samples: RequestSamples) -> Drafted | None:

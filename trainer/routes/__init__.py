@@ -1,11 +1,9 @@
 """Discovery of routes in the traffic, and what drafts of their own would gain.
 
-nearest    which draft guesses best on given samples
+compare    which draft guesses best, whether two routes' drafts still differ, whether a route's traffic has moved
 offers     what clusters of traffic would gain with drafts of their own
-sameness   whether two routes' drafts still differ
-drift      whether a route's traffic has moved
-discover   runs the search and stores proposals
+discover   runs the search and stores proposals, in a worker periodically
 apply      turns a proposal into routes
-background keeps prompts that topics are told from
-scout      runs the search periodically in a worker
+topics     keeps prompts that topics are told from
+commands   `python -m trainer routes`
 """

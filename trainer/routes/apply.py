@@ -1,12 +1,14 @@
 """Application of a proposal: a draft that starts from the candidate, a route to it, and a topic that selects it.
 
 Applying a split stores prompts of the traffic as examples of topics, as `osd router teach` stores an admin's: that is
-what the admin who applies it asks for.
+what the admin who applies it asks for. A proposal that is settled loses its candidate on disk.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from router.classifier_models import prepare
@@ -15,8 +17,28 @@ from storage.insights.drift_advice import drift_advice
 from storage.records import Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.store import Store
-from trainer.routes.prompt_text import PromptReader
-from trainer.routes.settling import candidates, settle
+from trainer.routes.topics import PromptReader
+
+FOLDER = "proposals"
+"""Folder below the data directory with the candidates of open proposals."""
+
+
+def candidates(store: Store) -> Path:
+    """Return the folder in which each open split has the draft that was trained for it."""
+    folder = store.directory / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def settle(
+    store: Store, proposal: RouteProposal, state: ProposalState, facts: dict[str, Any] | None = None
+) -> RouteProposal:
+    """Mark a proposal applied or declined and delete its candidate. Raises WrongState, UnknownProposal."""
+    settled = store.proposals.set_state(proposal.id, state, facts)
+    action = "apply" if state is ProposalState.APPLIED else "decline"
+    store.trail.note(f"router {action}", str(proposal.id), {"kind": proposal.kind.value, **(facts or {})})
+    shutil.rmtree(candidates(store) / str(proposal.id), ignore_errors=True)
+    return settled
 
 
 def apply(store: Store, number: int, *, name: str | None = None, who: str | None = None) -> RouteProposal:

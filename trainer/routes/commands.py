@@ -13,7 +13,7 @@ import typer
 from storage.errors import BadInput, TrainingFailed
 from storage.routes.proposals import RouteProposal
 from storage.settings import Settings, load_settings
-from trainer.shutdown import Stop, stop_on_signals
+from trainer.lease import Stop, stop_on_signals
 
 app = typer.Typer(no_args_is_help=True, help="Find routes in the traffic, and apply what was found. Prints JSON.")
 
@@ -57,7 +57,7 @@ def nearest(config: Config = None, route: Route = None, requests: Requests = 64)
         if not ids:
             raise BadInput(reason=f"There are no samples{f' of {route[0]}' if route else ''} to compare drafts on.")
         from trainer.devices import training_device  # takes seconds, which a refusal need not
-        from trainer.routes.nearest import rank_drafts
+        from trainer.routes.compare import rank_drafts
 
         _set_threads(settings)
         fits = rank_drafts(store, store.samples.read(ids), training_device(settings.trainer))

@@ -4,8 +4,9 @@
     pairs of routes with drafts of their own → do they still differ? → MERGE
     a route's newest requests against those before → DRIFT
 
-Proposals are stored without any text: an admin applies or declines them (trainer.routes.apply), or a setting
+Proposals are stored without any text: an admin applies or declines them (:mod:`trainer.routes.apply`), or a setting
 applies them automatically. The candidate that was trained for a split is kept, so that the new draft starts from it.
+A worker searches every so many served requests.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ import torch
 
 from osd.models.tokenizer import load_tokenizer
 from osd.models.writing import write_full
-from storage.errors import UnknownDraft
+from storage.errors import OsdError, UnknownDraft
 from storage.files.files import TemporaryPath, writing
 from storage.records import RequestSamples, Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import GateSettings, Settings
 from storage.store import Store
 from trainer.devices import training_device
-from trainer.routes.drift import find_drift
+from trainer.distil.step import NotFinite
+from trainer.lease import RunStopped, Stop
+from trainer.routes.apply import apply_open, candidates, settle
+from trainer.routes.compare import compare_routes, find_drift
 from trainer.routes.offers import Offer, OfferMaker, Say, Traffic, look
-from trainer.routes.sameness import compare_routes
-from trainer.routes.settling import candidates, settle
 
 log = logging.getLogger("osd.trainer")
 
@@ -160,3 +162,43 @@ def _drift(store: Store, search: Search, route: Route) -> list[RouteProposal]:
     _withdraw(store, ProposalKind.DRIFT, [route.name])
     times = {"oldest": some[0].created_at, "moved_at": some[-drift.new].created_at}
     return [store.proposals.add(ProposalKind.DRIFT, {"routes": [route.name], **times, **asdict(drift)})]
+
+
+log = logging.getLogger("osd.trainer")
+
+
+class RouteDiscovery:
+    """A periodic search. It remembers, in this process alone, the number of requests at its last search."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._looked_at: int | None = None
+
+    def look(self, stop: Stop) -> list[RouteProposal]:
+        """Search if it is due and return the proposals; empty otherwise, or on an error, which is logged."""
+        every = self._settings.router.discover_requests
+        if not every:
+            return []
+        served = sum(row.requests for row in self._store.outcomes.acceptance())
+        if self._looked_at is None or served - self._looked_at < every:
+            self._looked_at = served if self._looked_at is None else self._looked_at
+            return []
+        self._looked_at = served
+        return self._found(stop)
+
+    def _found(self, stop: Stop) -> list[RouteProposal]:
+        def between() -> None:
+            if stop.is_set():
+                raise RunStopped("the worker ends")
+
+        try:
+            found = discover(self._store, self._settings, Search(between=between))
+            if self._settings.router.apply_proposals:
+                found = apply_open(self._store, found)
+        except RunStopped:
+            return []
+        except (OsdError, NotFinite) as error:
+            log.error("no look for routes: %s", error, extra={"action": "discovery_failed"})
+            return []
+        log.info("%d proposals of routes", len(found), extra={"action": "discovered", "proposals": len(found)})
+        return found

@@ -26,7 +26,7 @@ from storage.store import Store
 from trainer.distil.checkpoints import load_current, load_trainable, positions_of, vocab_size
 from trainer.distil.data import usable
 from trainer.distil.distil import DistilProgress, distil
-from trainer.distil.gate import hear, judge
+from trainer.distil.gate import judge, score_both
 
 JUDGES = 4
 """One request in this many of a cluster judges; the others train."""
@@ -117,10 +117,10 @@ class OfferMaker:
     def _offer(self, label: int, everything: nn.Module, taken: Sequence[str]) -> Offer:
         (training, judges), gate = self._parts[label], self._settings.gate
         candidate = self._trained(training)
-        verdict = judge([hear(self._traffic.current, candidate, judges, self._between)], gate)
+        verdict = judge([score_both(self._traffic.current, candidate, judges, self._between)], gate)
         level = 1 - (1 - gate.confidence) / len(self._parts)
         strict = gate.model_copy(update={"confidence": level})
-        apart = judge([hear(everything, candidate, judges, self._between)], strict)
+        apart = judge([score_both(everything, candidate, judges, self._between)], strict)
         mine = [self._traffic.samples[i] for i in self._traffic.clusters.members(label)]
         words = readable(self._words(self._traffic.clusters.typical[label]))
         better, evidence = verdict.better and apart.better, verdict.evidence | error_of(apart.evidence)

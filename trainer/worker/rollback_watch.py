@@ -25,8 +25,8 @@ from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, positions_of, vocab_size
 from trainer.distil.data import Readable
 from trainer.distil.gate import Comparison, comparable, compare
-from trainer.distil.lessons import TeacherShelf
 from trainer.distil.scores import score
+from trainer.distil.teacher import Teachers
 
 log = logging.getLogger("osd.trainer")
 
@@ -42,7 +42,7 @@ class RollbackWatch:
     store: Store
     settings: Settings
     draft: str
-    teachers: TeacherShelf = field(default_factory=TeacherShelf)
+    teachers: Teachers = field(default_factory=Teachers)
     """The targets that this process's runs learn from."""
     looks: int = 0
     """Number of looks taken at ``watched``."""

@@ -25,16 +25,15 @@ from storage.records import RunState, TrainingRun
 from storage.settings import Settings
 from storage.sql.suspects import RETRY
 from storage.store import Store
-from trainer.distil.loop import Watcher, run_once
-from trainer.distil.optimizer import Memory
+from trainer.distil.draft_learner import DraftLearner
+from trainer.distil.loop import MakeLearner, run_once
 from trainer.distil.resident import ResidentModels
-from trainer.heads.loop import run_head_once
+from trainer.heads.learner import HeadLearner
 from trainer.interval import as_it_pays
-from trainer.routes.background import TopicBackground
-from trainer.routes.scout import RouteDiscovery
-from trainer.shutdown import Stop
-from trainer.worker.budget import Budget
-from trainer.worker.idle_capacity import IdleCapacity
+from trainer.lease import RunControl, Stop, Watcher, ignore
+from trainer.routes.discover import RouteDiscovery
+from trainer.routes.topics import TopicBackground
+from trainer.worker.idle_capacity import Budget, IdleCapacity
 from trainer.worker.report import TrainerReport
 from trainer.worker.rollback_watch import RollbackWatch
 
@@ -60,7 +59,6 @@ class TrainingSchedule:
         settings = as_it_pays(settings)
         self.store, self.settings, self.stop, self.only = store, settings, stop, only
         self.holder = holder_name()
-        self.memory = Memory()
         self.resident = ResidentModels(settings.trainer.resident_mb)
         self.spare = IdleCapacity(settings.trainer, load_folder(store.directory))
         self.budget = Budget(store, settings.trainer)
@@ -71,7 +69,7 @@ class TrainingSchedule:
         self._kept_at = 0.0
         self._scout, self._background = RouteDiscovery(store, settings), TopicBackground(store)
 
-    def take(self, watcher: Watcher = lambda _: None) -> list[TrainingRun]:
+    def take(self, watcher: Watcher = ignore) -> list[TrainingRun]:
         """Take one turn and return its runs; an error with one draft is logged and does not stop the others."""
         runs: Runs = []
         for draft in self.drafts():
@@ -122,7 +120,7 @@ class TrainingSchedule:
         runs = [self.train(draft), self.train_head(draft) if trains_head(self.settings) else None]
         return [run for run in runs if run]
 
-    def train(self, draft: str, watcher: Watcher = lambda _: None) -> TrainingRun | None:
+    def train(self, draft: str, watcher: Watcher = ignore) -> TrainingRun | None:
         """Check one draft's live acceptance and train it if that is due; None when not. Raises as :func:`run_once`."""
         if hold := self.store.decisions.holds().get(draft):
             self._tell(draft, f"no training: {draft} is {hold.words}; `osd drafts resume {draft}` lets it learn again")
@@ -134,18 +132,18 @@ class TrainingSchedule:
         if reason := self.report.paused or self.spare.why_not_begin() or self.budget.why_not(draft):
             self._tell(draft, f"no training: {reason}")
             return None
-        retry, why_not = (
-            not self._is_resting(draft, retries=True),
-            lambda: self.report.why_not() or self.spare.why_not_go_on(),
-        )
-        watcher = self.report.training(draft, watcher)
+        control = RunControl(
+            self.stop, self.report.training(draft, watcher),
+            lambda: self.report.why_not() or self.spare.why_not_go_on(), not self._is_resting(draft, retries=True),
+        )  # fmt: skip
         with self._traced(draft), closing_report(self.report):
-            run = run_once(
-                self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory, retry, why_not,
-                self.resident,
-            )  # fmt: skip
+            return self._run(draft, control, DraftLearner)
+
+    def _run(self, draft: str, control: RunControl, learner: MakeLearner) -> TrainingRun | None:
+        run = run_once(self.store, self.settings, draft, self.holder, control, self.resident, learner)
         if run is not None:
-            log.info("%s", told(run), extra={"action": "run_ended", "run": run.id, "state": run.state.value})
+            facts = {"action": "run_ended", "run": run.id, "state": run.state.value}
+            log.info("%s", describe(run), extra=facts)
         return run
 
     @contextmanager
@@ -167,8 +165,8 @@ class TrainingSchedule:
         except OsdError:
             return None
 
-    def train_head(self, draft: str, watcher: Watcher = lambda _: None) -> TrainingRun | None:
-        """Train one draft's acceptance head if that is due. Raises as :func:`run_head_once`."""
+    def train_head(self, draft: str, watcher: Watcher = ignore) -> TrainingRun | None:
+        """Train one draft's acceptance head if that is due. Raises as :func:`run_once`."""
         if self.settings.serve.record != "verified":
             self._tell(head_of(draft), "no acceptance head is trained: that needs serve.record = verified")
             return None
@@ -179,10 +177,7 @@ class TrainingSchedule:
             or self.budget.why_not(draft)
         ):
             return None
-        run = run_head_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory)
-        if run is not None:
-            log.info("%s", told(run), extra={"action": "run_ended", "run": run.id, "state": run.state.value})
-        return run
+        return self._run(draft, RunControl(self.stop, watcher), HeadLearner)
 
     def drafts(self) -> list[str]:
         """Return the lines of the drafts that routes lead to, by name."""
@@ -231,7 +226,7 @@ def _has_failed(run: TrainingRun) -> bool:
     return run.state is RunState.FAILED and not run.result.get("stopped")
 
 
-def told(run: TrainingRun) -> str:
+def describe(run: TrainingRun) -> str:
     """Describe a run in a sentence."""
     facts = run.result
     evidence = facts.get("evidence", {})

@@ -1,7 +1,7 @@
-"""The Celery task: opens what it needs once a process, and takes a turn.
+"""The training process: what its Celery task opens once, and the turns that it takes.
 
-Torch is imported here, in the process that trains: the worker's parent stays small, and CUDA is never
-initialised before a fork.
+Torch is imported here, in the process that trains: the worker's parent stays small, and CUDA is never initialised
+before a fork.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from osd.kernels.host import give_back
 from storage.errors import OsdError, SchemaOutdated
-from storage.settings import Settings
-from trainer.shutdown import AnyOf, Deadline, Stop, stop_on_signals
+from storage.settings import Settings, TrainerSettings
+from trainer.lease import AnyOf, Deadline, Stop, stop_on_signals
 
 if TYPE_CHECKING:
     from trainer.worker.schedule import TrainingSchedule
 
 log = logging.getLogger("osd.trainer")
-
-TURN = "osd.turn"
-"""Name of the task."""
-
 
 UNASKED = 3
 """Poll intervals without a nudge, after which the training process polls by itself."""
@@ -121,3 +118,15 @@ def open_turns(settings: Settings, stop: Stop, draft: str | None) -> TrainingSch
     store = open_store(settings)
     store.sweep()  # what a killed process left half-done
     return TrainingSchedule(store, settings, stop, draft)
+
+
+def lower_priority(worker: TrainerSettings) -> None:
+    """Lower this process and its children to ``trainer.nice``; never raises it again. Linux and macOS.
+
+    On Linux, ``trainer.idle`` puts them into the idle class, which runs when nothing else wants the core.
+    """
+    with suppress(OSError):
+        os.nice(max(0, worker.nice - os.nice(0)))
+    if worker.idle and hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

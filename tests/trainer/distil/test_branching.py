@@ -29,9 +29,9 @@ from trainer.distil.branching import BEHIND, SampleWeights, context_length, coun
 from trainer.distil.collate import collate, plan, predict, select, until
 from trainer.distil.data import is_usable
 from trainer.distil.distil import distil
+from trainer.distil.epoch import packs
 from trainer.distil.gate import score
 from trainer.distil.losses import cross_entropy, forward_kl
-from trainer.distil.packing import packs
 from trainer.distil.step import Losses
 
 SMALL = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

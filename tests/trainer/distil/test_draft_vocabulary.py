@@ -10,7 +10,7 @@ from storage.insights.usage import TokenUse, token_use
 from storage.records import Route
 from storage.store import Store
 from tests.storage.make import add_root, samples
-from trainer.distil.draft_vocabulary import most_used
+from trainer.distil.draft_learner import most_used
 
 COUNTS = st.lists(st.integers(0, 3), min_size=12, max_size=12)
 

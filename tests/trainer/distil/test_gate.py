@@ -20,9 +20,9 @@ from trainer.distil.gate import (
     as_served,
     comparable,
     compare,
-    hear,
     judge,
     only_mistakes,
+    score_both,
     whole_output,
 )
 from trainer.distil.scores import score
@@ -77,7 +77,7 @@ def test_a_draft_that_is_no_better_passes_as_seldom_as_the_confidence_says() -> 
 
 
 def judged(current: nn.Module, candidate: nn.Module, judges: list[RequestSamples], gate: GateSettings) -> GateDecision:
-    return judge([hear(current, candidate, judges)], gate)
+    return judge([score_both(current, candidate, judges)], gate)
 
 
 def test_a_gain_that_serving_rounds_away_is_none() -> None:
@@ -130,14 +130,14 @@ def test_a_gain_smaller_than_asked_for_does_not_pass() -> None:
 
 def test_what_was_heard_in_lots_is_one_comparison() -> None:
     current, candidate, samples = tiny_llama(2), tiny_llama(3), answers(tiny_llama(1), random_prompts(9))
-    lots = [hear(current, candidate, samples[:4]), None, hear(current, candidate, samples[4:])]
+    lots = [score_both(current, candidate, samples[:4]), None, score_both(current, candidate, samples[4:])]
     assert judge(lots, GateSettings()) == judged(current, candidate, samples, GateSettings())
 
 
 def test_lots_of_which_one_needs_agreement_are_measured_by_agreement_alone() -> None:
     current, candidate, samples = tiny_llama(2), tiny_llama(3), answers(tiny_llama(1), random_prompts(4))
     mistakes = [samples_of(range(2, 14), [3, 8]), samples_of(range(3, 15), [4, 9])]
-    lots = [hear(current, candidate, samples), hear(current, candidate, mistakes)]
+    lots = [score_both(current, candidate, samples), score_both(current, candidate, mistakes)]
     evidence = judge(lots, GateSettings()).evidence
     assert (evidence["measure"], evidence["requests"], evidence["positions"]) == ("agreement", 2, 20)
 

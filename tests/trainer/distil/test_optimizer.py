@@ -14,7 +14,8 @@ from tests.trainer.distil.test_loop import done
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
 from trainer.distil.distil import distil
 from trainer.distil.loop import run_once
-from trainer.distil.optimizer import WARMUP, Memory, adamw, moments_of, scale, steps_done
+from trainer.distil.optimizer import WARMUP, adamw, moments_of, scale, steps_done
+from trainer.distil.resident import ResidentModels
 
 LEARN = LearnSettings(epochs=1, learning_rate=5e-3, batch_tokens=64)
 
@@ -72,16 +73,16 @@ def test_the_wider_the_draft_the_smaller_its_steps() -> None:
 
 
 def test_moments_go_with_the_version_that_they_led_to(drafted: Store, settings: Settings, traffic: Traffic) -> None:
-    memory, steps = Memory(), []
+    resident, steps = ResidentModels(), []
     for _ in range(2):
         traffic(12)
-        run = done(run_once(drafted, settings, "default", "me", memory=memory))
-        moments = memory.recall("default", str(run.version))
-        assert moments is not None and memory.recall("default", run.parent) is None
+        run = done(run_once(drafted, settings, "default", "me", resident=resident))
+        moments = resident.memory.recall("default", str(run.version))
+        assert moments is not None and resident.memory.recall("default", run.parent) is None
         steps.append((int(moments[0]["step"]), run.result["steps"]))
     assert steps[0][0] == steps[0][1] and steps[1][0] == steps[0][1] + steps[1][1]
     drafted.versions.rollback("default", "an admin said so")
     traffic(12)
-    run = done(run_once(drafted, settings, "default", "me", memory=memory))
-    fresh = memory.recall("default", str(run.version))
+    run = done(run_once(drafted, settings, "default", "me", resident=resident))
+    fresh = resident.memory.recall("default", str(run.version))
     assert fresh is not None and fresh[0]["step"] == run.result["steps"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
+from storage.errors import TrainingFailed
 from storage.records import RequestSamples, RunState
 from storage.settings import Settings, load_settings
 from storage.store import Store
@@ -21,6 +24,7 @@ from trainer.distil.loop import run_once
 from trainer.distil.optimizer import adamw, moments_of
 from trainer.distil.processes import distil_in_processes
 from trainer.distil.step import NotFinite
+from trainer.lease import RunControl, ignore
 
 pytestmark = pytest.mark.usefixtures("launched")
 TWO = ["cpu", "cpu"]
@@ -41,12 +45,17 @@ def unlike(answers: Sequence[RequestSamples]) -> list[RequestSamples]:
     return [*cut[:-1], replace(cut[-1], topk_ids=cut[-1].topk_ids[:, :4], topk_logprobs=cut[-1].topk_logprobs[:, :4])]
 
 
+def pace(step: Callable[[DistilProgress], None]) -> Any:
+    """What lets every step go on."""
+    return SimpleNamespace(step=step, keep=lambda: None)
+
+
 def apart(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> float:
     """The largest difference between the tensors of two runs."""
     return max(float((one - other).abs().max()) for one, other in zip(ones, others, strict=True))
 
 
-@pytest.mark.parametrize("how", ["whole", "shards", "adapter"])
+@pytest.mark.parametrize("how", ["whole", "shards", pytest.param("adapter", marks=pytest.mark.long)])
 def test_two_processes_take_the_step_that_one_takes(
     drafted: Store, all_answers: list[RequestSamples], how: str
 ) -> None:
@@ -56,7 +65,7 @@ def test_two_processes_take_the_step_that_one_takes(
     optimizers, told = [adamw(model, learn) for model in (one, two)], []
     asked = unlike(all_answers[:5])
     alone = distil(one, asked, learn, optimizer=optimizers[0])
-    together = distil_in_processes(two, asked, learn, told.append, optimizers[1], TWO, shard=how == "shards")
+    together = distil_in_processes(two, asked, learn, optimizers[1], TWO, pace(told.append), shard=how == "shards")
     assert alone.steps == together.steps == len(told) == 1 and together.positions == alone.positions == 15
     assert together.loss_last == pytest.approx(alone.loss_last, rel=0, abs=1e-10)
     trained = [[p.detach() for p in model.parameters() if p.requires_grad] for model in (one, two)]
@@ -71,17 +80,18 @@ def test_a_run_of_two_processes_is_claimed_judged_and_published_by_one(
     both = settings.trainer.model_copy(update={"processes": 2})
     traffic(12)
     told: list[DistilProgress] = []
-    run = run_once(drafted, settings.model_copy(update={"trainer": both}), "default", "worker", watcher=told.append)
+    settings = settings.model_copy(update={"trainer": both})
+    run = run_once(drafted, settings, "default", "worker", RunControl(watcher=told.append))
     assert run is not None and run.state is RunState.PUBLISHED
     assert [each.step for each in told] == list(range(1, run.result["steps"] + 1))
     assert run.result["loss_last"] < run.result["loss_first"]
 
 
-def test_where_a_process_dies_the_others_end_and_its_last_word_is_told(
-    all_answers: list[RequestSamples], monkeypatch: pytest.MonkeyPatch
+def test_where_a_process_dies_the_others_end_its_last_word_is_told_and_the_claim_is_free(
+    drafted: Store, settings: Settings, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learn, model = load_settings(learn={**LEARN, "epochs": 50}).learn, tiny_llama(2)
-    started: list[launch.Process] = []
+    settings = settings.changed(learn={"epochs": 50}, trainer={"processes": 2})
+    sent, started, ranks = traffic(8, held_out=False), list[launch.Process](), list[psutil.Process]()
 
     def start(*arguments: Any, **options: Any) -> launch.Process:
         started.append(launch.Process(*arguments, **options))
@@ -89,17 +99,20 @@ def test_where_a_process_dies_the_others_end_and_its_last_word_is_told(
 
     def kill(progress: DistilProgress) -> None:
         if progress.step == 2:
-            started[1].kill()
+            ranks.extend(psutil.Process(started[0].pid).children())
+            ranks[1].kill()
 
     monkeypatch.setattr("trainer.distil.processes.Popen", start)
-    with pytest.raises(RuntimeError, match=r"process \d of 2 ended with status "):
-        distil_in_processes(model, all_answers[:4], learn, kill, adamw(model, learn), TWO)
-    assert len(started) == 2 and all(process.poll() is not None for process in started)
+    with pytest.raises(TrainingFailed, match="process 1 of 2 ended with status -9: no word"):
+        run_once(drafted, settings, "default", "worker", RunControl(watcher=kill))
+    assert started[0].poll() is not None and not any(rank.is_running() for rank in ranks)
+    assert drafted.samples.waiting("default").requests == len(sent)
 
 
+@pytest.mark.long
 def test_numbers_that_are_not_finite_are_told_as_of_one_process(all_answers: list[RequestSamples]) -> None:
     learn, model = load_settings(learn=LEARN).learn, tiny_llama(2)
     with torch.no_grad():
         next(model.parameters()).fill_(float("nan"))
     with pytest.raises(NotFinite, match="the loss became nan"):
-        distil_in_processes(model, all_answers[:4], learn, lambda _: None, adamw(model, learn), TWO)
+        distil_in_processes(model, all_answers[:4], learn, adamw(model, learn), TWO, pace(ignore))

@@ -11,14 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 import trainer.distil.checkpoints
-import trainer.distil.loop
 from storage.records import RequestSamples, RunState, new_id
 from storage.settings import LearnSettings, Settings
 from storage.store import Store, open_store
 from tests.trainer.models import tiny_llama
+from trainer.distil import draft_learner
 from trainer.distil.checkpoints import load_current, load_trainable, stored_as
 from trainer.distil.loop import run_once
-from trainer.distil.optimizer import Memory
 from trainer.distil.resident import ResidentModels
 
 CPU = torch.device("cpu")
@@ -41,11 +40,11 @@ def learned(
     settings = settings.changed(storage={"directory": folder / "data"}, gate={"confidence": 0.6})
     if kind == "lora":
         settings = settings.changed(learn={"method": "lora", "lora_rank": 4})
-    store, memory = open_store(settings), Memory()
+    store, kept = open_store(settings), resident or ResidentModels()
     store.versions.register_root("default", folder / "draft")
     for number in range(RUNS):
         store.samples.add(said[16 * number : 16 * number + 16])
-        run = run_once(store, settings, "default", "me", memory=memory, resident=resident)
+        run = run_once(store, settings, "default", "me", resident=kept)
         assert run is not None and run.state is RunState.PUBLISHED
     assert store.versions.current("default").number == RUNS
     return store
@@ -136,7 +135,7 @@ def test_what_is_judged_is_what_is_stored_though_number_0_is_of_another_type(
     settings = settings.changed(storage={"directory": tmp_path / "data"}, gate={"confidence": 0.6})
     judged: list[dict[str, torch.Tensor]] = []
     monkeypatch.setattr(
-        trainer.distil.loop, "require_servable", lambda _, __, module: judged.append(dict(module.state_dict()))
+        draft_learner, "require_servable", lambda _, __, module: judged.append(dict(module.state_dict()))
     )
     with open_store(settings) as store:
         root = store.versions.register_root("default", tmp_path / "draft")

@@ -13,8 +13,8 @@ from storage.errors import FeaturesNotKept
 from tests.support.models import CONFIGS, random_module
 from tests.support.plain_chains import plain_features
 from tests.trainer.feature_drafts import answered, feature_draft, tiny_target, with_states
-from trainer.distil.chains import unroll_at
 from trainer.distil.collate import collate, select
+from trainer.distil.feature_losses import unroll_at
 from trainer.distil.teacher import RecomputeTeacher, RecordedTeacher
 
 

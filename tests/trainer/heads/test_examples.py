@@ -68,9 +68,9 @@ def test_batches_of_like_width_change_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 def test_some_requests_of_many() -> None:
     items = random_items(5, seed=2)
-    some = embed(tiny_llama(), items).of(1, 3)
-    assert some.chances.tolist() == [*items[1].chances.tolist(), *items[2].chances.tolist()]
-    assert some.requests.tolist() == [0] * len(items[1]) + [1] * len(items[2])
+    some = embed(tiny_llama(), items).first(2)
+    assert some.chances.tolist() == [*items[0].chances.tolist(), *items[1].chances.tolist()]
+    assert some.requests.tolist() == [0] * len(items[0]) + [1] * len(items[1])
 
 
 def test_who_sees_whom() -> None:

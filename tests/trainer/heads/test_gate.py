@@ -12,9 +12,8 @@ from storage.settings import GateSettings, LearnSettings
 from trainer.distil.optimizer import steps_done
 from trainer.distil.step import NotFinite
 from trainer.heads.examples import Examples
-from trainer.heads.fit import adam, fit
-from trainer.heads.gate import hear, judge
-from trainer.heads.losses import binary_kl, calibration_error
+from trainer.heads.fit import adam, binary_kl, calibration_error, fit
+from trainer.heads.learner import judge, score_both
 
 GATE = GateSettings(confidence=0.95)
 
@@ -40,7 +39,7 @@ def examples(requests: int = 20, each: int = 10, seed: int = 0) -> Examples:
     [(0.0, 2.0, True, False), (2.0, 0.0, False, True), (2.0, 2.0, False, False), (0.0, 1.0, True, False)],
 )
 def test_who_passes(before: float, after: float, better: bool, worse: bool) -> None:
-    verdict = judge([hear(head(before), head(after), examples())], GATE)
+    verdict = judge([score_both(head(before), head(after), examples())], GATE)
     assert (verdict.better, verdict.worse) == (better, worse)
     evidence = verdict.evidence
     assert (evidence["requests"], evidence["positions"]) == (20, 200)
@@ -52,18 +51,18 @@ def test_who_passes(before: float, after: float, better: bool, worse: bool) -> N
 
 
 def test_heads_of_different_weights_compare() -> None:
-    verdict = judge([hear(head(2.0, 6.0), head(2.0, 1.0), examples())], GATE)
+    verdict = judge([score_both(head(2.0, 6.0), head(2.0, 1.0), examples())], GATE)
     assert verdict.evidence["gain"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_one_request_proves_nothing_and_none_is_said() -> None:
-    assert not judge([hear(head(0.0), head(2.0), examples(1))], GATE).better
-    verdict = judge([None, hear(head(0.0), head(2.0), None)], GATE)
+    assert not judge([score_both(head(0.0), head(2.0), examples(1))], GATE).better
+    verdict = judge([None, score_both(head(0.0), head(2.0), None)], GATE)
     assert not verdict.better and verdict.evidence["reason"] == "nothing to judge on"
 
 
-def test_what_was_heard_before_and_after_is_pooled() -> None:
-    lots = [hear(head(0.0), head(2.0), examples(n, seed=n)) for n in (5, 8)]
+def test_what_was_score_bothd_before_and_after_is_pooled() -> None:
+    lots = [score_both(head(0.0), head(2.0), examples(n, seed=n)) for n in (5, 8)]
     assert judge(lots, GATE).evidence["requests"] == 13
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from trainer.heads.losses import binary_kl, calibration_error, weighted_bce
+from trainer.heads.fit import binary_kl, calibration_error, weighted_bce
 
 CASES = [(0.0, 0.0), (1.0, 0.0), (0.3, -1.2), (0.9, 2.5), (0.5, 0.1)]
 

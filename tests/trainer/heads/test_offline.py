@@ -13,12 +13,10 @@ from typer.testing import CliRunner, Result
 from osd.demo.prompts import prompts as shipped
 from osd.models.acceptance_head import digest_of_model, load_head
 from osd.server.start import SHIPPED
-from storage.errors import BadInput
 from storage.sampling import Sampling
 from tests.support.models import prompts, random_pair
 from trainer.__main__ import app
-from trainer.heads.mixing import Proposals, mix, propose
-from trainer.heads.offline import spread
+from trainer.heads.offline import Proposals, mix, propose
 
 PAIR = ("--target", SHIPPED / "target", "--draft", SHIPPED / "draft")
 
@@ -77,13 +75,6 @@ def test_token_mixing_by_hand() -> None:
     assert mix((1, 2), (21, 22, 23, 24), proposals, 1.0, np.random.default_rng(0)) is None
 
 
-def test_prompts_are_taken_from_the_files_in_turn() -> None:
-    files = [[(1,), (2,)], [(3,), (4,), (5,)]]
-    assert spread(files, 4) == [(1,), (3,), (2,), (4,)]
-    with pytest.raises(BadInput, match=r"hold 5 prompts and 6"):
-        spread(files, 6)
-
-
 def test_head_writes_a_folder_for_this_draft(questions: Path, tmp_path: Path) -> None:
     out = tmp_path / "head"
     arguments = ("head", *PAIR, "--prompts", questions, "--out", out, "--max-tokens", 24, "--epochs", 2)
@@ -103,14 +94,3 @@ def test_head_refuses_what_it_cannot_use(tmp_path: Path) -> None:
     bad.write_text('{"prompt": "ok"}\n{"prompt": ""}\n')
     done = call("head", *PAIR, "--prompts", bad, "--out", tmp_path / "head")
     assert done.exit_code == 2 and "line 2" in done.stderr and not (tmp_path / "head").exists()
-
-
-def test_head_bench_compares_the_two(questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.heads.bench.TURNS", 2)
-    done = call("head-bench", *PAIR, "--prompts", questions, "--requests", 18, "--test-requests", 4, "--max-tokens", 16)
-    assert done.exit_code == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    for name in ("online", "offline", "constant"):
-        assert 0 <= said[name]["calibration_error"] <= 1 and said[name]["binary_kl"] > 0
-    assert said["kl_ratio"] == pytest.approx(said["online"]["binary_kl"] / said["offline"]["binary_kl"], abs=1e-3)
-    assert said["test_tokens"] > 25 and set(said["cost"]) == {"draft_step_us", "head_us", "share"}

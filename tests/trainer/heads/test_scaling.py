@@ -7,8 +7,7 @@ import torch
 
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig
 from trainer.heads.examples import Examples
-from trainer.heads.losses import weighted_bce
-from trainer.heads.scaling import best_line, rescale
+from trainer.heads.fit import best_line, rescale, weighted_bce
 
 COUNT, WIDTH = 4000, 4
 

@@ -13,8 +13,7 @@ from router.topic import features_of
 from storage.settings import RouterSettings
 from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep
-from trainer.routes.background import LEAST, TopicBackground
-from trainer.routes.prompt_text import PromptReader
+from trainer.routes.topics import LEAST, PromptReader, TopicBackground
 
 CHATML = (
     "{% for m in messages %}{{ '[' + m.role + '] ' + m.content + ' [end] ' }}{% endfor %}"

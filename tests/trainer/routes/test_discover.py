@@ -18,11 +18,9 @@ from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep
-from trainer.routes.apply import apply, decline
-from trainer.routes.discover import Search, discover
+from trainer.routes.apply import apply, candidates, decline
+from trainer.routes.discover import RouteDiscovery, Search, discover
 from trainer.routes.offers import OfferMaker, look
-from trainer.routes.scout import RouteDiscovery
-from trainer.routes.settling import candidates
 
 
 def splits(found: Sequence[RouteProposal]) -> list[RouteProposal]:

@@ -17,10 +17,8 @@ from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep
 from trainer.distil.checkpoints import load_trainable, write_full
 from trainer.distil.distil import distil
-from trainer.routes.drift import LEVEL, find_drift
-from trainer.routes.nearest import rank_drafts
+from trainer.routes.compare import LEVEL, compare_routes, find_drift, rank_drafts
 from trainer.routes.offers import OfferMaker, look, readable
-from trainer.routes.sameness import compare_routes
 
 CPU = torch.device("cpu")
 

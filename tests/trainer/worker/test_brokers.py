@@ -21,10 +21,7 @@ from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, configured, wait_for, worker
-from trainer.worker.app import class_queue, make_app, nudge, queue_name
-from trainer.worker.broker import require_broker
-from trainer.worker.ping import ping
-from trainer.worker.tasks import TURN
+from trainer.worker.broker import TURN, class_queue, make_app, nudge, ping, queue_name, require_broker
 
 BROKERS = {"files": None, "redis": "redis://127.0.0.1:6379/9", "rabbitmq": "amqp://guest:guest@127.0.0.1:5672//"}
 PORTS = {"redis": 6379, "rabbitmq": 5672}
@@ -53,8 +50,8 @@ def app(config: Path) -> Iterator[Celery]:
     opened = make_app(load_settings(config))
     yield opened
     with opened.connection_for_write() as connection:
-        for name in (queue_name, class_queue):
-            connection.default_channel.queue_delete(name(load_settings(config)))
+        for ending in ("", ".cpu", ".gpu"):
+            connection.default_channel.queue_delete(queue_name(load_settings(config)) + ending)
     opened.close()
 
 
@@ -88,7 +85,8 @@ def test_the_contract(drafted: Store, config: Path, app: Celery, traffic: Traffi
         sent = traffic(12)  # and the message is lost
         assert drafted.samples.waiting("default").requests and ended() == 1
 
-        nudge(app, settings)  # the next one makes it good
+        nudge(app, settings, f"{queue_name(settings)}.gpu")  # to others
+        nudge(app, settings, class_queue(settings))  # the next one makes it good
         wait_for(lambda: ended() == 2, process)
         assert {s.request_id for s in sent} & set(drafted.runs.list()[0].request_ids)
 
@@ -108,6 +106,9 @@ def test_the_contract(drafted: Store, config: Path, app: Celery, traffic: Traffi
         assert process.wait(60) == 0
     assert len(drafted.runs.list()) == 4, "one run for each time that something was due"
     assert not (tmp_path / "unpickled").exists()
+    if settings.trainer.broker is None:
+        left = (drafted.directory / "broker" / "messages").glob("*.gpu.msg")
+        assert len(list(left)) == 1, "one for another class of devices wakes nobody here"
     assert drafted.samples.waiting("default").requests == 0
 
 

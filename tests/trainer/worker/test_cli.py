@@ -16,7 +16,7 @@ from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, configured
 from trainer.__main__ import app
 from trainer.distil.scores import score
-from trainer.worker.ping import ping
+from trainer.worker.broker import ping
 
 
 @pytest.fixture
@@ -88,7 +88,8 @@ def test_distil_takes_an_exported_file_and_a_choice_of_requests(
     ):
         for source in ([], ["--samples", tmp_path / "all.parquet"]):
             out = tmp_path / f"out{n}{len(source)}"
-            done = call("distil", "--config", config, "--draft", draft_folder, "--out", out, "--json", *source, *choice)
+            command = ("distil", "--config", config, "--draft", draft_folder, "--out", out, "--json", "--epochs", 1)
+            done = call(*command, *source, *choice)
             assert json.loads(done.stdout.splitlines()[-1])["requests"] == [len(first), len(second), 3][n]
 
 

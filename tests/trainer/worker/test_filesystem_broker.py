@@ -10,7 +10,7 @@ from queue import Empty
 import pytest
 from kombu import Connection
 
-from trainer.worker.filesystem_broker import Channel, Transport
+from trainer.worker.broker import Channel, Transport
 
 QUEUE, COUNT = "turns", 400
 

@@ -8,8 +8,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from storage.access.trainers import TrainerState
 from storage.records import RequestSamples, RunState, VersionState, new_id, now
 from storage.settings import Settings
@@ -24,20 +22,6 @@ FOREVER = {"epochs": 20_000, "learning_rate": 5e-3, "batch_tokens": 256}
 
 def published(store: Store) -> list[str]:
     return [run.id for run in store.runs.list() if run.state is RunState.PUBLISHED and run.finished_at]
-
-
-def test_a_worker_trains_what_falls_due_and_leaves_when_it_is_told(
-    drafted: Store, settings: Settings, traffic: Traffic, tmp_path: Path
-) -> None:
-    with worker(configured(tmp_path, settings, QUICK)) as process:
-        for n in (1, 2):
-            traffic(12)
-            wait_for(lambda n=n: len(published(drafted)) == n, process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-        assert alive_in_group(process.pid) == []
-    assert drafted.versions.current("default").number >= 1
-    assert {path.suffix for path in (drafted.directory / "broker").rglob("*.*")} <= {".msg", ".exchange"}
 
 
 def test_a_worker_killed_in_mid_training_leaves_its_claim_to_the_next(
@@ -58,27 +42,16 @@ def test_a_worker_killed_in_mid_training_leaves_its_claim_to_the_next(
     assert [v.state for v in drafted.versions.list("default")] == [VersionState.READY, VersionState.READY]
 
 
-@pytest.mark.parametrize("whom", ["parent", "group"])
-def test_a_worker_stopped_in_mid_training_gives_its_requests_back_at_once(
-    drafted: Store, settings: Settings, traffic: Traffic, tmp_path: Path, whom: str
+def test_a_worker_whose_group_is_stopped_in_mid_training_gives_its_requests_back_at_once(
+    drafted: Store, settings: Settings, traffic: Traffic, tmp_path: Path
 ) -> None:
     traffic(12, held_out=False)
     with worker(configured(tmp_path, settings, FOREVER, lease_seconds=3600)) as process:
         wait_for(lambda: drafted.runs.list() and not drafted.samples.waiting("default").requests, process)
-        (process.send_signal if whom == "parent" else lambda s: os.killpg(process.pid, s))(signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGTERM)
         assert process.wait(60) == 0
     assert [run.state for run in drafted.runs.list()] == [RunState.FAILED]
     assert drafted.samples.waiting("default").requests == 12 and drafted.runs.list()[0].result["stopped"]
-
-
-def test_an_idle_worker_whose_whole_group_is_told_to_end_does(
-    drafted: Store, settings: Settings, tmp_path: Path
-) -> None:
-    """As a service manager does it: the training process ends too, and leaves none of the pool's locks taken."""
-    with worker(configured(tmp_path, settings, QUICK)) as process:
-        wait_for(lambda: [t for t in drafted.trainers.list() if t.state is TrainerState.IDLE], process)
-        os.killpg(process.pid, signal.SIGTERM)
-        assert process.wait(60) == 0
 
 
 def test_a_disk_that_is_full_publishes_nothing_and_what_serves_goes_on(
@@ -106,7 +79,7 @@ def test_a_store_that_cannot_be_opened_is_said_before_anything_starts(tmp_path: 
     assert done.returncode == 5 and "does not answer" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_trainer_says_what_it_does_pauses_and_gives_its_run_up(
+def test_a_trainer_says_what_it_does_pauses_gives_its_run_up_and_the_next_one_when_it_is_stopped(
     drafted: Store, settings: Settings, traffic: Traffic, tmp_path: Path
 ) -> None:
     sent = traffic(12, held_out=False)
@@ -122,10 +95,15 @@ def test_a_trainer_says_what_it_does_pauses_and_gives_its_run_up(
         wait_for(lambda: drafted.trainers.list()[0].doing.get("step", 0) > paused, process)
         drafted.trainers.cancel(one.id)
         (run,) = wait_for(lambda: [r for r in drafted.runs.list() if r.finished_at], process)
+        assert drafted.samples.waiting("default").requests == 0
+        traffic(12, held_out=False)
+        wait_for(lambda: not drafted.samples.waiting("default").requests, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+        assert alive_in_group(process.pid) == []
     assert (run.state, run.result) == (RunState.REJECTED, {"reason": "it was cancelled by hand"})
-    assert drafted.samples.waiting("default").requests == 0 and len(run.request_ids) == len(sent)
+    assert len(run.request_ids) == len(sent) and drafted.runs.list()[0].result["stopped"]
+    assert drafted.samples.waiting("default").requests == 12
     assert drafted.trainers.list() == [], "one that ends in order is not listed"
 
 

@@ -1,4 +1,4 @@
-"""What topics are told from: prompts of the traffic, taken again when topics were taught or the traffic has grown.
+"""Prompts of the traffic, as topics are told from them: taken again when topics were taught or the traffic has grown.
 
 With two topics and nothing else to compare with, every prompt looks like one of the two. Which of these prompts belong
 to a topic after all is left to the training of the topics (:mod:`router.topic_training`).
@@ -7,13 +7,59 @@ to a topic after all is left to the training of the topics (:mod:`router.topic_t
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import Any
 
-from osd.models.tokenizer import load_tokenizer
+from jinja2 import TemplateError
+
 from router.topic import features_of
 from storage.errors import OsdError, UnknownDraft
 from storage.routes.background import Features
 from storage.store import Store
-from trainer.routes.prompt_text import PromptReader
+
+MARKS = ("osd\u2063first", "osd\u2063answer", "osd\u2063second")
+
+
+class PromptReader:
+    """Turns prompts' tokens back into the texts by which they were routed."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._opening, self._closing = _around_user(tokenizer)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the newest user message of a chat's tokens, or the whole text where they hold no chat."""
+        if self._opening:
+            whole = str(self._tokenizer.decode(tokens, skip_special_tokens=False))
+            _, found, rest = whole.rpartition(self._opening)
+            if found:
+                return (rest.partition(self._closing)[0] if self._closing else rest).strip()
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+
+
+def _around_user(tokenizer: Any) -> tuple[str, str]:
+    """Return what the chat template writes before and after a user's message; both empty without a template."""
+    if not getattr(tokenizer, "chat_template", None):
+        return "", ""
+    roles = ("user", "assistant", "user")
+    chat = [{"role": role, "content": mark} for role, mark in zip(roles, MARKS, strict=True)]
+    try:
+        rest = str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+    except (TemplateError, ValueError, TypeError):
+        return "", ""
+    parts = []
+    for mark in MARKS:
+        before, found, rest = rest.partition(mark)
+        if not found:
+            return "", ""
+        parts.append(before)
+    return _common(parts[0][::-1], parts[2][::-1])[::-1].strip(), _common(parts[1], rest).strip()
+
+
+def _common(one: str, other: str) -> str:
+    """Return the longest common beginning."""
+    return one[: next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))]
+
 
 log = logging.getLogger("osd.trainer")
 
@@ -55,10 +101,12 @@ class TopicBackground:
         drafts = sorted({route.draft for route in self._store.routes.list()})
         found: dict[str, Features] = {}
         for draft in drafts:
-            found |= self._of(draft, MOST // len(drafts))
+            found |= self._newest_of(draft, MOST // len(drafts))
         return {request_id: features for request_id, features in found.items() if features.size}
 
-    def _of(self, draft: str, most: int) -> dict[str, Features]:
+    def _newest_of(self, draft: str, most: int) -> dict[str, Features]:
+        from osd.models.tokenizer import load_tokenizer  # takes seconds
+
         try:
             version = self._store.versions.current(draft, self._store.targets.newest())
         except UnknownDraft:

@@ -1,4 +1,7 @@
-"""How fast a draft of some shape learns on a device: training on made-up samples, to be ended by a signal."""
+"""How fast a draft of some shape learns on a device: training on made-up samples, to be ended by a signal.
+
+python -m benchmarks.gpu.pace CONFIG DEVICE
+"""
 
 from __future__ import annotations
 
@@ -49,3 +52,7 @@ def _sample(seed: int, vocabulary: int) -> RequestSamples:
         np.arange(PROMPT, PROMPT + OUTPUT, dtype=np.int32), np.full(OUTPUT, TokenKind.ACCEPTED, np.uint8),
         ids[:, 0].copy(), ids, logprobs.astype(np.float16), (1 - np.exp(logprobs).sum(1)).clip(0).astype(np.float32),
     )  # fmt: skip
+
+
+if __name__ == "__main__":
+    train(Path(sys.argv[1]), torch.device(sys.argv[2]))
