@@ -60,19 +60,12 @@ app.add_typer(routes, name="routes")
 
 
 @app.command()
-def worker(
-    config: Config = None,
-    once: Annotated[bool, typer.Option("--once", help="Train what is due now, then leave.")] = False,
-    draft: Draft = None,
-) -> None:
+def worker(config: Config = None, draft: Draft = None) -> None:
     """Train whatever falls due, until Ctrl-C or SIGTERM."""
     # until the worker takes over, Ctrl-C ends the process: KeyboardInterrupt could be lost in a library's callback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     settings = load_settings(config)
     _require_learnable(settings)
-    if once:
-        _take_turn(settings, draft, as_json=False)
-        return
     from storage.store import open_store
     from trainer.worker.app import run_worker
 
@@ -85,9 +78,26 @@ def worker(
 @app.command()
 def once(config: Config = None, draft: Draft = None, as_json: Json = False) -> None:
     """Train what is due now in this process, without a broker."""
+    from storage.store import open_store
+
     settings = load_settings(config)
     _require_learnable(settings)
-    _take_turn(settings, draft, as_json)
+    if draft is not None:
+        with open_store(settings) as store:
+            store.versions.current(draft)  # an unknown name is reported before seconds of loading
+    from trainer.worker.schedule import describe
+    from trainer.worker.tasks import lower_priority, open_turns
+
+    lower_priority(settings.trainer)
+    with stop_on_signals() as stop:
+        turns = open_turns(settings, stop, draft)
+        with turns.store:
+            runs = turns.take() if draft is None else turns.train_all(draft)
+    for run in runs:
+        facts = {"run": run.id, "draft": run.draft, "state": run.state.value, "version": run.version, **run.result}
+        typer.echo(json.dumps(facts) if as_json else describe(run))
+    if not runs and not as_json:
+        typer.echo("Nothing is due.")
 
 
 @app.command()
@@ -202,27 +212,6 @@ def _require_learnable(settings: Settings) -> None:
         reason = "samples are in the target's tokens, and this draft has a vocabulary of its own; to learn, serve with"
         reason += " another drafter and a draft of the target's vocabulary"
         raise BadSetting(source="settings", key="drafters.kind", reason=reason)
-
-
-def _take_turn(settings: Settings, draft: str | None, as_json: bool) -> None:
-    from storage.store import open_store
-
-    if draft is not None:
-        with open_store(settings) as store:
-            store.versions.current(draft)  # an unknown name is reported before seconds of loading
-    from trainer.worker.schedule import describe
-    from trainer.worker.tasks import lower_priority, open_turns
-
-    lower_priority(settings.trainer)
-    with stop_on_signals() as stop:
-        turns = open_turns(settings, stop, draft)
-        with turns.store:
-            runs = turns.take() if draft is None else turns.train_all(draft)
-    for run in runs:
-        facts = {"run": run.id, "draft": run.draft, "state": run.state.value, "version": run.version, **run.result}
-        typer.echo(json.dumps(facts) if as_json else describe(run))
-    if not runs and not as_json:
-        typer.echo("Nothing is due.")
 
 
 if __name__ == "__main__":

@@ -56,8 +56,7 @@ def trainer(ctx: typer.Context, options: TrainerOptions) -> None:
         return
     here = surroundings(ctx)
     here.settings  # noqa: B018  (a bad setting is reported before a process starts)
-    command = trainer_command("worker", config=here.config)
-    command += ["--once"] if options.once else []
+    command = trainer_command("once" if options.once else "worker", config=here.config)
     command += ["--draft", options.draft] if options.draft else []
     become(command)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.trainer.models import tiny_llama
 from tests.trainer.processes import wait_for
 from trainer.distil.distil import distil
 from trainer.distil.epoch import MicroBatches
-from trainer.worker.idle_capacity import Budget, IdleCapacity, OthersShare, spent_in_the_last_hour
+from trainer.worker.idle_capacity import IdleCapacity, OthersShare, spent_in_the_last_hour, why_over_budget
 from trainer.worker.schedule import TrainingSchedule
 
 SPARE = TrainerSettings(spare=True, spare_cpu=1.0)
@@ -152,7 +153,7 @@ def test_an_hour_has_so_many_seconds_of_training(
     traffic(12)
     assert len(turns.take()) == 1
     traffic(12)
-    assert turns.take() == [] and "trainer.seconds_per_hour" in (turns.budget.why_not("default") or "")
+    assert turns.take() == [] and "trainer.seconds_per_hour" in (turns._why_not("default") or "")
     assert spent_in_the_last_hour(drafted) > 0.01
     later = records.now() + 3700
     monkeypatch.setattr(records, "now", lambda: later)
@@ -160,8 +161,8 @@ def test_an_hour_has_so_many_seconds_of_training(
 
 
 def test_training_costs_no_more_than_it_saved(drafted: Store, settings: Settings, traffic: Traffic) -> None:
-    budget = Budget(drafted, settings.trainer.model_copy(update={"never_more_than_saved": True}))
-    assert budget.why_not("default") is None, "nothing was served: not known"
+    why_not = partial(why_over_budget, drafted, settings.trainer.model_copy(update={"never_more_than_saved": True}))
+    assert why_not("default") is None, "nothing was served: not known"
     root = drafted.versions.current("default").id
 
     def served(**counts: Any) -> None:
@@ -169,7 +170,7 @@ def test_training_costs_no_more_than_it_saved(drafted: Store, settings: Settings
 
     plain = {"rounds": 1000, "drafted": 0, "accepted": 0, "rejections": 0, "draft_ms": 0.0}
     served(**plain, emitted=1000, verify_ms=10_000.0)  # 10 ms a token
-    assert budget.why_not("default") is None
+    assert why_not("default") is None
     traffic(2, held_out=False)
     run = drafted.runs.claim("default", "me", min_requests=1, max_age_seconds=0, lease_seconds=60)
     assert run is not None
@@ -177,6 +178,6 @@ def test_training_costs_no_more_than_it_saved(drafted: Store, settings: Settings
         row = session.get_one(RunRow, run.id)
         row.started_at -= 5.0
     drafted.runs.finish(run, RunState.REJECTED)
-    assert "more than it saved" in (budget.why_not("default") or "")
+    assert "more than it saved" in (why_not("default") or "")
     served(rounds=100, drafted=400, accepted=900, rejections=0, emitted=1000, draft_ms=500.0, verify_ms=1000.0)
-    assert budget.why_not("default") is None, "8.5 s were saved, 5 spent"
+    assert why_not("default") is None, "8.5 s were saved, 5 spent"

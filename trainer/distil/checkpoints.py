@@ -111,24 +111,18 @@ def write_model(
 
     ``base`` is the digest of the adapter's number 0, stored with the adapter, which fits no other weights.
     """
-    if isinstance(model, FeatureDraft):
-        assert shared is not None
-        _write_feature_draft(model, folder, stored_dtype(parent), shared)
-    elif isinstance(model, PeftModel):
+    if isinstance(model, PeftModel):
         _write_adapter(model, folder, base)
-    elif (dtype := stored_dtype(parent)) is torch.float32:
-        write_full(model, folder, parent)
-    else:
-        write_full(copy.deepcopy(model).to(dtype), folder, parent)
-        save_model(model, str(folder / MASTER))
-
-
-def _write_feature_draft(draft: FeatureDraft, folder: Path, dtype: torch.dtype, shared: FeatureTarget) -> None:
-    if dtype is torch.float32:
-        save_feature_draft(draft, folder, shared)
         return
-    save_feature_draft(copy.deepcopy(draft).to(dtype), folder, shared)
-    save_model(draft, str(folder / MASTER))
+    dtype = stored_dtype(parent)
+    stored = model if dtype is torch.float32 else copy.deepcopy(model).to(dtype)
+    if isinstance(stored, FeatureDraft):
+        assert shared is not None
+        save_feature_draft(stored, folder, shared)
+    else:
+        write_full(stored, folder, parent)
+    if stored is not model:
+        save_model(model, str(folder / MASTER))
 
 
 def _go_on_from_master(store: Store, version: DraftVersion, model: nn.Module) -> None:
@@ -173,7 +167,8 @@ def _load(store: Store, version: DraftVersion, shared: FeatureTarget | None, *, 
         if shared is None:
             reason = f"{version.id} reads the target's hidden states: without the target it is compared with no other."
             raise BadInput(reason=reason)
-        return _read_feature_draft(version, store.versions.folder(version), shared)
+        with _damage(version):
+            return load_feature_draft(store.versions.folder(version), shared).float()
     if version.kind != "lora":
         return _read(version, store.versions.folder(version))
     root = store.versions.lineage(version.id)[-1]
@@ -182,13 +177,6 @@ def _load(store: Store, version: DraftVersion, shared: FeatureTarget | None, *, 
     folder = store.versions.folder(version)
     with _damage(version):
         return merged(base, folder) if merge else adapted(base, folder)
-
-
-def _read_feature_draft(version: DraftVersion, folder: Path, shared: FeatureTarget) -> FeatureDraft:
-    try:
-        return load_feature_draft(folder, shared).float()
-    except FeatureDraftNotLoaded as error:
-        raise WeightsDamaged(version=version.id, reason=f"they do not load: {error.facts['reason']}") from error
 
 
 def _read(version: DraftVersion, folder: Path) -> PreTrainedModel:
@@ -200,7 +188,7 @@ def _read(version: DraftVersion, folder: Path) -> PreTrainedModel:
 def _damage(version: DraftVersion) -> Iterator[None]:
     try:
         yield
-    except ModelNotLoaded as error:
+    except (ModelNotLoaded, FeatureDraftNotLoaded) as error:
         raise WeightsDamaged(version=version.id, reason=f"they do not load: {error.facts['reason']}") from error
     except LOAD_ERRORS as error:
         raise WeightsDamaged(version=version.id, reason=f"they do not load: {first_line(error)}") from error

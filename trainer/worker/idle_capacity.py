@@ -140,21 +140,17 @@ RUNS = 10_000
 """Maximum number of runs of the last hour that are read."""
 
 
-class Budget:
-    """The budget, checked before a run begins. A run under way may finish, so a limit is exceeded by one run at
-    most."""
+def why_over_budget(store: Store, settings: TrainerSettings, draft: str) -> str | None:
+    """Return why the budget lets no run of the draft begin; None where it does.
 
-    def __init__(self, store: Store, settings: TrainerSettings) -> None:
-        self._store, self._settings = store, settings
-
-    def why_not(self, draft: str) -> str | None:
-        """Return why no run of the draft may begin; None where one may. Raises StoreError."""
-        limit = self._settings.seconds_per_hour
-        if limit is not None and (spent := spent_in_the_last_hour(self._store)) >= limit:
-            return f"training took {spent:.0f} s of the last hour, and trainer.seconds_per_hour is {limit:g}"
-        if self._settings.never_more_than_saved and (gain := net_gain(self._store, draft)) is not None and gain < 0:
-            return f"training has cost {-gain:.0f} s more than it saved (trainer.never_more_than_saved)"
-        return None
+    A run under way may finish, so a limit is exceeded by one run at most. Raises StoreError.
+    """
+    limit = settings.seconds_per_hour
+    if limit is not None and (spent := spent_in_the_last_hour(store)) >= limit:
+        return f"training took {spent:.0f} s of the last hour, and trainer.seconds_per_hour is {limit:g}"
+    if settings.never_more_than_saved and (gain := net_gain(store, draft)) is not None and gain < 0:
+        return f"training has cost {-gain:.0f} s more than it saved (trainer.never_more_than_saved)"
+    return None
 
 
 def spent_in_the_last_hour(store: Store) -> float:

@@ -33,7 +33,7 @@ from trainer.interval import as_it_pays
 from trainer.lease import RunControl, Stop, Watcher, ignore
 from trainer.routes.discover import RouteDiscovery
 from trainer.routes.topics import TopicBackground
-from trainer.worker.idle_capacity import Budget, IdleCapacity
+from trainer.worker.idle_capacity import IdleCapacity, why_over_budget
 from trainer.worker.report import TrainerReport
 from trainer.worker.rollback_watch import RollbackWatch
 
@@ -61,7 +61,6 @@ class TrainingSchedule:
         self.holder = holder_name()
         self.resident = ResidentModels(settings.trainer.resident_mb)
         self.spare = IdleCapacity(settings.trainer, load_folder(store.directory))
-        self.budget = Budget(store, settings.trainer)
         self.tracing = make_tracing(settings.trace, "osd-trainer")
         self.report = TrainerReport(store, settings.fleet, self.holder)
         self._watches: dict[str, RollbackWatch] = {}
@@ -129,7 +128,7 @@ class TrainingSchedule:
         watch.look()
         if self._is_resting(draft):
             return None
-        if reason := self.report.paused or self.spare.why_not_begin() or self.budget.why_not(draft):
+        if reason := self._why_not(draft):
             self._tell(draft, f"no training: {reason}")
             return None
         control = RunControl(
@@ -142,8 +141,7 @@ class TrainingSchedule:
     def _run(self, draft: str, control: RunControl, learner: MakeLearner) -> TrainingRun | None:
         run = run_once(self.store, self.settings, draft, self.holder, control, self.resident, learner)
         if run is not None:
-            facts = {"action": "run_ended", "run": run.id, "state": run.state.value}
-            log.info("%s", describe(run), extra=facts)
+            log.info("%s", describe(run), extra={"action": "run_ended", "run": run.id, "state": run.state.value})
         return run
 
     @contextmanager
@@ -170,14 +168,14 @@ class TrainingSchedule:
         if self.settings.serve.record != "verified":
             self._tell(head_of(draft), "no acceptance head is trained: that needs serve.record = verified")
             return None
-        if (
-            self.report.paused
-            or self._is_resting(head_of(draft))
-            or self.spare.why_not_begin()
-            or self.budget.why_not(draft)
-        ):
+        if self._is_resting(head_of(draft)) or self._why_not(draft):
             return None
         return self._run(draft, RunControl(self.stop, watcher), HeadLearner)
+
+    def _why_not(self, draft: str) -> str | None:
+        """Return why no run may begin; None where one may."""
+        reason = self.report.paused or self.spare.why_not_begin()
+        return reason or why_over_budget(self.store, self.settings.trainer, draft)
 
     def drafts(self) -> list[str]:
         """Return the lines of the drafts that routes lead to, by name."""

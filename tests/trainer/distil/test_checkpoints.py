@@ -18,9 +18,8 @@ from storage.settings import LearnSettings, Settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.distil.test_loop import changed, damage, done
-from tests.trainer.models import answers, random_prompts, tiny_llama
+from tests.trainer.models import tiny_llama
 from trainer.distil.checkpoints import load_current, load_trainable, write_model
-from trainer.distil.distil import distil
 from trainer.distil.loop import run_once
 
 CPU = torch.device("cpu")
@@ -41,27 +40,41 @@ def learn_lora(store: Store, settings: Settings, traffic: Traffic) -> DraftVersi
     return store.versions.current("default")
 
 
-def test_an_adapter_is_stored_small_without_paths_and_serves_merged(
+def test_an_adapter_is_stored_small_goes_on_and_is_merged_for_full_training(
     drafted: Store, settings: Settings, traffic: Traffic
 ) -> None:
-    version = learn_lora(drafted, settings, traffic)
-    folder, root_digest = drafted.versions.folder(version), drafted.versions.list("default")[0].digest
-    names = {path.name for path in folder.iterdir()}
-    assert version.kind == "lora" and names == {"adapter_config.json", "adapter_model.safetensors", "osd.json", "READY"}
-    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == f"osd:{root_digest}"
-    root = load_current(drafted, drafted.versions.list("default")[0], CPU)
-    merged = load_current(drafted, version, CPU)
-    assert type(merged) is type(root) and not torch.allclose(logits(merged), logits(root))
-
-
-def test_an_adapter_is_trained_on_and_only_it_moves(drafted: Store, settings: Settings, traffic: Traffic) -> None:
     first = learn_lora(drafted, settings, traffic)
+    folder, root = drafted.versions.folder(first), drafted.versions.list("default")[0]
+    names = {path.name for path in folder.iterdir()}
+    assert first.kind == "lora" and names == {"adapter_config.json", "adapter_model.safetensors", "osd.json", "READY"}
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == f"osd:{root.digest}"
+    plain, merged = load_current(drafted, root, CPU), load_current(drafted, first, CPU)
+    assert type(merged) is type(plain) and not torch.allclose(logits(merged), logits(plain))
+
     second = learn_lora(drafted, settings, traffic)
     assert second.parent == first.id and second.kind == "lora"
     model = load_trainable(drafted, second, LORA, CPU)
     assert all(("lora_" in name) == p.requires_grad for name, p in model.named_parameters())
     a, b = (load_file(drafted.versions.folder(v) / "adapter_model.safetensors") for v in (first, second))
     assert a.keys() == b.keys() and all(not torch.equal(a[key], b[key]) for key in a)
+
+    torch.testing.assert_close(
+        logits(load_trainable(drafted, second, FULL, CPU)), logits(load_current(drafted, second, CPU))
+    )
+    traffic(12)
+    run = done(run_once(drafted, settings, "default", "me"))
+    full = drafted.versions.get(str(run.version))
+    assert full.kind == "full" and full.parent == second.id and run.state is RunState.PUBLISHED
+
+    traffic(12)
+    waiting = drafted.samples.waiting("default").requests
+    with pytest.raises(WrongState, match=r"learn.method = lora needs number 0 or an adapter"):
+        run_once(drafted, changed(settings, "learn", method="lora"), "default", "me")
+    assert drafted.samples.waiting("default").requests == waiting
+
+    damage(drafted, root)
+    with pytest.raises(WeightsDamaged, match=root.id):
+        load_current(drafted, second, CPU)
 
 
 def test_a_new_adapter_is_no_change_yet_and_its_seed_decides_it(drafted: Store) -> None:
@@ -72,39 +85,6 @@ def test_a_new_adapter_is_no_change_yet_and_its_seed_decides_it(drafted: Store) 
     torch.testing.assert_close(logits(one), logits(load_current(drafted, root, CPU)))
     parameters = [torch.cat([p.flatten() for p in m.parameters() if p.requires_grad]) for m in (one, same, other)]
     assert torch.equal(parameters[0], parameters[1]) and not torch.equal(parameters[0], parameters[2])
-
-
-def test_full_training_of_an_adapters_version_merges_it_first(
-    drafted: Store, settings: Settings, traffic: Traffic
-) -> None:
-    adapted = learn_lora(drafted, settings, traffic)
-    torch.testing.assert_close(
-        logits(load_trainable(drafted, adapted, FULL, CPU)), logits(load_current(drafted, adapted, CPU))
-    )
-    traffic(12)
-    run = done(run_once(drafted, settings, "default", "me"))
-    version = drafted.versions.get(str(run.version))
-    assert version.kind == "full" and version.parent == adapted.id and run.state is RunState.PUBLISHED
-
-
-def test_an_adapter_over_trained_full_weights_is_refused_and_the_requests_are_free(
-    drafted: Store, settings: Settings, traffic: Traffic
-) -> None:
-    traffic(12)
-    done(run_once(drafted, settings, "default", "me"))
-    traffic(12)
-    waiting = drafted.samples.waiting("default").requests
-    with pytest.raises(WrongState, match=r"learn.method = lora needs number 0 or an adapter"):
-        run_once(drafted, changed(settings, "learn", method="lora"), "default", "me")
-    assert drafted.samples.waiting("default").requests == waiting
-
-
-def test_a_damaged_root_is_found_below_a_sound_adapter(drafted: Store, settings: Settings, traffic: Traffic) -> None:
-    version = learn_lora(drafted, settings, traffic)
-    root = drafted.versions.list("default")[0]
-    damage(drafted, root)
-    with pytest.raises(WeightsDamaged, match=root.id):
-        load_current(drafted, version, CPU)
 
 
 def test_weights_that_are_whole_but_do_not_load_are_damage_too(drafted: Store) -> None:
@@ -154,10 +134,3 @@ def test_steps_that_bfloat16_would_lose_survive_from_run_to_run(tmp_path: Path) 
     write_model(model, tmp_path, tmp_path)
     after = load_file(tmp_path / "model.safetensors")["lm_head.weight"]
     assert not torch.equal(after, before) and torch.equal(after.bfloat16(), before.bfloat16())
-
-
-def test_lora_learns(drafted: Store) -> None:
-    samples = answers(tiny_llama(1), random_prompts(12))
-    model = load_trainable(drafted, drafted.versions.current("default"), LORA, CPU)
-    result = distil(model, samples, LORA.model_copy(update={"epochs": 10}))
-    assert result.loss_last < 0.9 * result.loss_first

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import trainer.distil.checkpoints
 from storage.records import RequestSamples, RunState, new_id
 from storage.settings import LearnSettings, Settings
 from storage.store import Store, open_store
+from tests.trainer.conftest import quick
 from tests.trainer.models import tiny_llama
 from trainer.distil import draft_learner
 from trainer.distil.checkpoints import load_current, load_trainable, stored_as
@@ -21,7 +23,7 @@ from trainer.distil.loop import run_once
 from trainer.distil.resident import ResidentModels
 
 CPU = torch.device("cpu")
-RUNS = 3
+RUNS = 2
 LOOSE = {"float32": 1e-4, "bfloat16": 1e-2, "lora": 1e-4}
 """Weights are about 0.3. Where tensors lie in memory changes the last digits of a sum, and so of each step."""
 
@@ -50,9 +52,18 @@ def learned(
     return store
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def said(all_answers: Sequence[RequestSamples]) -> list[RequestSamples]:
     return [replace(one, request_id=new_id(), created_at=float(i)) for i, one in enumerate(all_answers)]
+
+
+@pytest.fixture(scope="module")
+def halves(said: list[RequestSamples], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Any]]:
+    """A store whose draft is of half the numbers' width, after a few runs, and what stayed in memory."""
+    folder, resident = tmp_path_factory.mktemp("halves"), ResidentModels(64)
+    store = learned(folder, "bfloat16", quick(folder / "data"), said, resident)
+    yield store, resident
+    store.close()
 
 
 def test_a_draft_learns_the_same_whether_its_models_stay_or_are_read_each_run(
@@ -77,10 +88,9 @@ def test_a_draft_learns_the_same_whether_its_models_stay_or_are_read_each_run(
 
 
 def test_what_is_stored_has_the_checkpoints_own_type_and_training_goes_on_in_float32(
-    settings: Settings, said: list[RequestSamples], tmp_path: Path
+    halves: tuple[Store, Any],
 ) -> None:
-    resident = ResidentModels(64)
-    store = learned(tmp_path, "bfloat16", settings, said, resident)
+    store, resident = halves
     root, *versions = store.versions.list("default")
     newest = versions[-1]
     for version in versions:
@@ -97,13 +107,12 @@ def test_what_is_stored_has_the_checkpoints_own_type_and_training_goes_on_in_flo
         served.parameters(), stored_as(kept, store.versions.folder(root)).parameters(), strict=True
     ):
         torch.testing.assert_close(weight, rounded, rtol=0, atol=0)
-    store.close()
 
 
 def test_float32_weights_that_are_not_those_of_the_version_are_passed_by(
-    settings: Settings, said: list[RequestSamples], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    halves: tuple[Store, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = learned(tmp_path, "bfloat16", settings, said, None)
+    store, _ = halves
     older, newest = store.versions.list("default")[-2:]
     path, other = store.versions.master(newest), store.versions.master(older)
     assert path and other
@@ -112,7 +121,6 @@ def test_float32_weights_that_are_not_those_of_the_version_are_passed_by(
     assert "not those that it serves" in caplog.text
     for weight, served in zip(loaded.parameters(), load_current(store, newest, CPU).parameters(), strict=True):
         assert torch.equal(weight, served)
-    store.close()
 
 
 def test_models_of_the_drafts_trained_longest_ago_leave() -> None:
