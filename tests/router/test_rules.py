@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
-from router.base import LabelGuess
+from router.base import Decision, LabelGuess
 from router.classifier import ClassifierRouter
-from storage.errors import BadPattern
-from storage.records import Request, Route
+from router.fixed import FixedRouter
+from storage.errors import BadPattern, BadSetting
+from storage.records import DEFAULT_DRAFT, DEFAULT_ROUTE, Request, Route
 from tests.router.words import LANGUAGES, TOPICS, Known, Words, classifier
 
 GERMAN = "Wie geht es?"
@@ -200,3 +201,16 @@ def test_an_untaught_language_is_named_as_the_reason() -> None:
     decision = router.route(Request((1,), text="Wie SELECT"))
     assert decision.reason == "unsure: topic=sql at 0.08, 0.50 needed (it was taught in en, and this is de)"
     assert decision.topic is None
+
+
+def test_without_a_wish_the_first_route_is_taken() -> None:
+    routes = (Route("sql", "sql-draft"), Route("chat", "chat-draft"))
+    assert FixedRouter(routes).route(Request((1,))) == Decision(routes[0])
+    decision = FixedRouter().route(Request((1, 2)))
+    assert (decision.name, decision.draft, decision.confidence) == (DEFAULT_ROUTE, DEFAULT_DRAFT, 1.0)
+
+
+@pytest.mark.parametrize("routes", [(), (Route("a"), Route("a", "other"))])
+def test_no_route_or_two_of_one_name_is_refused(routes: tuple[Route, ...]) -> None:
+    with pytest.raises(BadSetting):
+        FixedRouter(routes)

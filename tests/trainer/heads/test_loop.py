@@ -181,7 +181,8 @@ def test_every_draft_has_a_head_of_its_own(
 
 
 def test_the_first_head_knows_the_mean_and_no_more(served: Store, settings: Settings) -> None:
-    run = done(run_head_once(served, changed(settings, "learn", head_learning_rate=1e-12), "default", "me"))
+    settings = settings.changed(learn={"head_learning_rate": 1e-12}, gate={"confidence": 0.9999})
+    run = done(run_head_once(served, settings, "default", "me"))
     assert run.state is RunState.REJECTED
     version, head = current(served)
     assert version.number == 0

@@ -27,19 +27,25 @@ def splits(found: Sequence[RouteProposal]) -> list[RouteProposal]:
     return [proposal for proposal in found if proposal.kind is ProposalKind.SPLIT]
 
 
-def test_each_kind_of_traffic_is_proposed_with_what_it_would_win(
-    mixed: Store, settings: Settings, domains: Domains
+def test_each_kind_of_traffic_is_proposed_with_what_it_would_win_and_no_text(
+    found: Store, settings: Settings, domains: Domains
 ) -> None:
-    found = splits(discover(mixed, settings, Search()))
+    """Words that set a cluster apart are named; no prompt is."""
+    proposals = splits(found.proposals.list())
     kinds = {s.request_id: name for name, some in domains.items() for s in some}
-    named = {member: proposal.facts["name"] for proposal in found for member in proposal.facts["members"]}
+    named = {member: proposal.facts["name"] for proposal in proposals for member in proposal.facts["members"]}
     assert adjusted_rand_score([kinds[i] for i in named], list(named.values())) >= 0.8
-    assert len(found) == 2 and sum(proposal.facts["share"] for proposal in found) == pytest.approx(1.0, abs=1e-3)
-    for proposal in found:
+    assert len(proposals) == 2
+    assert sum(proposal.facts["share"] for proposal in proposals) == pytest.approx(1.0, abs=1e-3)
+    for proposal in proposals:
         evidence = proposal.facts["evidence"]
         assert evidence["difference"] > 0 and evidence["apart"] > evidence["apart_error"] > 0
         assert evidence["apart_confidence"] == pytest.approx(1 - (1 - settings.gate.confidence) / 2), "two clusters"
-        assert (candidates(mixed) / str(proposal.id) / "model.safetensors").is_file()
+        assert (candidates(found) / str(proposal.id) / "model.safetensors").is_file()
+        said = json.dumps(dict(proposal.facts))
+        for samples in (s for some in domains.values() for s in some):
+            prompt = " ".join(f"w{token}" for token in samples.tokens[: samples.prompt_len])
+            assert prompt not in said and str(samples.tokens.tolist())[1:-1] not in said
 
 
 def test_what_learns_as_well_together_is_not_proposed(mixed: Store, settings: Settings) -> None:
@@ -51,55 +57,46 @@ def test_what_learns_as_well_together_is_not_proposed(mixed: Store, settings: Se
     assert splits(discover(mixed, early, Search())) == []
 
 
-def test_a_proposal_holds_no_text_of_the_traffic(mixed: Store, settings: Settings, domains: Domains) -> None:
-    """Words that set a cluster apart are named; no prompt is."""
-    for proposal in splits(discover(mixed, settings, Search())):
-        said = json.dumps(dict(proposal.facts))
-        for samples in (s for some in domains.values() for s in some):
-            prompt = " ".join(f"w{token}" for token in samples.tokens[: samples.prompt_len])
-            assert prompt not in said and str(samples.tokens.tolist())[1:-1] not in said
-
-
-def test_an_applied_split_is_a_draft_a_route_and_a_topic(mixed: Store, settings: Settings) -> None:
-    proposal, other = splits(discover(mixed, settings, Search()))
-    done = apply(mixed, proposal.id, name="mine", who="admin@here")
+def test_an_applied_split_is_a_draft_a_route_and_a_topic(found: Store) -> None:
+    proposal, other = splits(found.proposals.list())
+    done = apply(found, proposal.id, name="mine", who="admin@here")
     assert done.state is ProposalState.APPLIED and done.facts["route"] == "mine"
-    assert mixed.routes.get("mine") == Route("mine", "mine", {"topic": ["mine"]})
-    assert mixed.versions.current("mine").digest != mixed.versions.current("default").digest
-    assert set(mixed.examples.counts()) == {"mine", other.facts["name"]}
-    assert mixed.routes.history("mine")[0].who == "admin@here"
-    assert not (candidates(mixed) / str(proposal.id)).exists()
+    assert found.routes.get("mine") == Route("mine", "mine", {"topic": ["mine"]})
+    assert found.versions.current("mine").digest != found.versions.current("default").digest
+    assert set(found.examples.counts()) == {"mine", other.facts["name"]}
+    assert found.routes.history("mine")[0].who == "admin@here"
+    assert not (candidates(found) / str(proposal.id)).exists()
     with pytest.raises(WrongState):
-        apply(mixed, proposal.id)
+        apply(found, proposal.id)
 
 
-def test_a_name_that_is_taken_changes_nothing(mixed: Store, settings: Settings) -> None:
-    proposal = splits(discover(mixed, settings, Search()))[0]
+def test_a_name_that_is_taken_changes_nothing(found: Store) -> None:
+    proposal = splits(found.proposals.list())[0]
     with pytest.raises(DuplicateRoute):
-        apply(mixed, proposal.id, name="default")
-    assert mixed.proposals.get(proposal.id).state is ProposalState.OPEN
-    assert [route.name for route in mixed.routes.list()] == ["default"]
-    assert mixed.examples.counts() == {}
+        apply(found, proposal.id, name="default")
+    assert found.proposals.get(proposal.id).state is ProposalState.OPEN
+    assert [route.name for route in found.routes.list()] == ["default"]
+    assert found.examples.counts() == {}
 
 
-def test_requests_that_were_forgotten_teach_nothing(mixed: Store, settings: Settings) -> None:
-    proposal = splits(discover(mixed, settings, Search()))[0]
-    mixed.samples.purge(everything=True)
+def test_requests_that_were_forgotten_teach_nothing(found: Store) -> None:
+    proposal = splits(found.proposals.list())[0]
+    found.samples.purge(everything=True)
     with pytest.raises(BadInput, match="no longer kept"):
-        apply(mixed, proposal.id)
-    assert [route.name for route in mixed.routes.list()] == ["default"]
+        apply(found, proposal.id)
+    assert [route.name for route in found.routes.list()] == ["default"]
 
 
 def test_what_is_declined_stays_so_and_what_is_found_anew_takes_the_old_ones_place(
-    mixed: Store, settings: Settings
+    found: Store, settings: Settings
 ) -> None:
-    first = splits(discover(mixed, settings, Search()))
-    assert decline(mixed, first[0].id).state is ProposalState.DECLINED
-    again = splits(discover(mixed, settings, Search()))
-    assert mixed.proposals.get(first[1].id).state is ProposalState.DECLINED
-    assert {p.id for p in mixed.proposals.list(ProposalState.OPEN)} == {p.id for p in again}
+    first = splits(found.proposals.list())
+    assert decline(found, first[0].id).state is ProposalState.DECLINED
+    again = splits(discover(found, settings, Search()))
+    assert found.proposals.get(first[1].id).state is ProposalState.DECLINED
+    assert {p.id for p in found.proposals.list(ProposalState.OPEN)} == {p.id for p in again}
     with pytest.raises(UnknownProposal):
-        decline(mixed, 999)
+        decline(found, 999)
 
 
 def test_a_worker_looks_by_itself_once_enough_was_served(mixed: Store, settings: Settings) -> None:
