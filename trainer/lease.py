@@ -90,6 +90,16 @@ class RunStopped(Exception):
     """The worker was asked to stop; the run's requests go back."""
 
 
+def until_stopped(stop: Stop | None, words: str = "it was stopped") -> Callable[[], None]:
+    """Return a function to call often, which raises RunStopped once a stop was asked for."""
+
+    def go_on() -> None:
+        if stop is not None and stop.is_set():
+            raise RunStopped(words)
+
+    return go_on
+
+
 class RunCancelled(Exception):
     """People gave the run up; its requests count as learned, and are trained on again only as replay."""
 

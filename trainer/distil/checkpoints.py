@@ -33,6 +33,7 @@ from osd.models.lora.tied import tie, ties
 from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights
 from osd.models.writing import stored_dtype, write_full
 from storage.errors import BadInput, ModelNotLoaded, WeightsDamaged, WrongState
+from storage.files.files import TemporaryPath, writing
 from storage.records import DraftVersion
 from storage.settings import LearnSettings
 from storage.store import Store
@@ -123,6 +124,15 @@ def write_model(
         write_full(stored, folder, parent)
     if stored is not model:
         save_model(model, str(folder / MASTER))
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder aside that becomes ``path`` once all is written. Raises StoreWriteFailed."""
+    with TemporaryPath(path.absolute().parent, path.name, folder=True) as aside:
+        with writing(aside.path):
+            yield aside.path
+        aside.rename(path.absolute())
 
 
 def _go_on_from_master(store: Store, version: DraftVersion, model: nn.Module) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +15,6 @@ from osd.models.pair import load_pair
 from osd.models.weights import read_weights
 from osd.models.writing import write_full
 from storage.errors import BadInput, ModelNotLoaded, SegmentDamaged, TrainingFailed
-from storage.files.files import TemporaryPath, writing
 from storage.records import RequestSamples
 from storage.replay.segments import decode
 from storage.sampling import Sampling
@@ -24,12 +22,13 @@ from storage.settings import LearnSettings, Settings
 from storage.store import open_store
 from trainer.devices import training_device
 from trainer.distil.branching import count
+from trainer.distil.checkpoints import new_folder
 from trainer.distil.collate import select
 from trainer.distil.data import read_since
 from trainer.distil.distil import DistilProgress, distil
 from trainer.distil.on_policy import TextMixer
 from trainer.distil.step import NotFinite
-from trainer.lease import RunStopped, Stop, Watcher, ignore
+from trainer.lease import RunStopped, Stop, Watcher, ignore, until_stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +114,7 @@ def distil_offline(
     if not (samples if mixer else any(count(select(s, learn.positions, learn.sampling)) for s in samples)):
         raise BadInput(reason=_nothing(learn))
     model = _load(draft, training_device(settings.trainer))
-    stop = stop or threading.Event()
-
-    def go_on() -> None:
-        if stop.is_set():
-            raise RunStopped("it was stopped")
-
+    go_on = until_stopped(stop)
     drawing: list[float] = []
 
     def renew(epoch: int) -> list[RequestSamples]:
@@ -139,10 +133,8 @@ def distil_offline(
         done = distil(model, first, learn, between, schedule="cosine", renew=renew if mixer else None)
     except (NotFinite, RunStopped) as error:
         raise TrainingFailed(run="offline", draft=draft, reason=str(error)) from error
-    with TemporaryPath(out.absolute().parent, out.name, folder=True) as aside:
-        with writing(aside.path):
-            write_full(model, aside.path, Path(draft))
-        aside.rename(out.absolute())
+    with new_folder(out) as aside:
+        write_full(model, aside, Path(draft))
     drawn_first = sum(drawing[:1])  # later draws fall into the time of training
     return {"out": str(out), "epochs": settings.learn.epochs, "drawn_seconds": drawn_first, **asdict(done)}
 

@@ -10,7 +10,6 @@ learned from: more tokens, after prefixes that differ slightly from the target's
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,15 +28,15 @@ from osd.models.pair import Pair
 from osd.prompts import encode, read_prompts
 from osd.verification.warping import Warp, draw
 from storage.errors import BadInput, BadPromptFile, TrainingFailed
-from storage.files.files import TemporaryPath, writing
 from storage.records import Request
 from storage.sampling import Sampling
 from storage.settings import Settings
+from trainer.distil.checkpoints import new_folder
 from trainer.distil.step import NotFinite
 from trainer.heads.examples import Drafted, embed
 from trainer.heads.fit import fit
 from trainer.heads.learner import new_head
-from trainer.lease import RunStopped, Stop
+from trainer.lease import RunStopped, Stop, until_stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,23 +165,15 @@ def train_offline(
     """
     if out.exists():
         raise BadInput(reason=f"{out} exists; give the name of a new folder.")
-    stop = stop or threading.Event()
-
-    def between() -> None:
-        if stop.is_set():
-            raise RunStopped("it was stopped")
-
     report(f"answering {len(prompts)} prompts")
     items = material(pair, prompts, answers(pair, settings, prompts, recipe), recipe, settings.learn.seed)
     if not items:
         raise BadInput(reason="The prompts leave nothing to train a head on: none has an answer that fits.")
     report(f"training on {sum(map(len, items))} drafted tokens")
     try:
-        head, done = fit_offline(pair, settings, items, between)
+        head, done = fit_offline(pair, settings, items, until_stopped(stop))
     except (NotFinite, RunStopped) as error:
         raise TrainingFailed(run="offline", draft=pair.draft.name, reason=str(error)) from error
-    with TemporaryPath(out.absolute().parent, out.name, folder=True) as aside:
-        with writing(aside.path):
-            save_head(head, aside.path)
-        aside.rename(out.absolute())
+    with new_folder(out) as aside:
+        save_head(head, aside)
     return {"out": str(out), "prompts": len(items), "epochs": settings.learn.head_epochs, **done}

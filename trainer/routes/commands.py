@@ -13,7 +13,7 @@ import typer
 from storage.errors import BadInput, TrainingFailed
 from storage.routes.proposals import RouteProposal
 from storage.settings import Settings, load_settings
-from trainer.lease import Stop, stop_on_signals
+from trainer.lease import RunStopped, stop_on_signals, until_stopped
 
 app = typer.Typer(no_args_is_help=True, help="Find routes in the traffic, and apply what was found. Prints JSON.")
 
@@ -29,7 +29,6 @@ Who = Annotated[str | None, typer.Option(help="For the audit trail. Default: log
 @app.command()
 def discover(config: Config = None, route: Route = None, requests: Requests = 800, seed: int = 0) -> None:
     """Cluster the newest traffic, train a candidate for each cluster, and propose what would win."""
-    from trainer.lease import RunStopped
     from trainer.routes.apply import apply_open
     from trainer.routes.discover import Search
     from trainer.routes.discover import discover as find
@@ -37,7 +36,8 @@ def discover(config: Config = None, route: Route = None, requests: Requests = 80
     settings = load_settings(config)
     _set_threads(settings)
     with stop_on_signals() as stop, _store(settings) as store:
-        search = Search(route or None, requests, seed, _say, _between(stop))
+        between = until_stopped(stop, "it was stopped; nothing more was proposed")
+        search = Search(route or None, requests, seed, _say, between)
         try:
             found = find(store, settings, search)
         except RunStopped as error:
@@ -99,16 +99,6 @@ def _store(settings: Settings) -> Any:
 
     act("cli")
     return open_store(settings)
-
-
-def _between(stop: Stop) -> Any:
-    from trainer.lease import RunStopped
-
-    def between() -> None:
-        if stop.is_set():
-            raise RunStopped("it was stopped; nothing more was proposed")
-
-    return between
 
 
 def _say(done: int, of: int) -> None:

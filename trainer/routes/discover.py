@@ -23,14 +23,14 @@ import torch
 from osd.models.tokenizer import load_tokenizer
 from osd.models.writing import write_full
 from storage.errors import OsdError, UnknownDraft
-from storage.files.files import TemporaryPath, writing
 from storage.records import RequestSamples, Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import GateSettings, Settings
 from storage.store import Store
 from trainer.devices import training_device
+from trainer.distil.checkpoints import new_folder
 from trainer.distil.step import NotFinite
-from trainer.lease import RunStopped, Stop
+from trainer.lease import RunStopped, Stop, until_stopped
 from trainer.routes.apply import apply_open, candidates, settle
 from trainer.routes.compare import compare_routes, find_drift
 from trainer.routes.offers import Offer, OfferMaker, Say, Traffic, look
@@ -109,10 +109,8 @@ def _propose(
     }  # fmt: skip
     proposal = store.proposals.add(ProposalKind.SPLIT, facts)
     parent = store.versions.folder(traffic.version)
-    with TemporaryPath(candidates(store), str(proposal.id), folder=True) as aside:
-        with writing(aside.path):
-            write_full(offer.candidate, aside.path, parent)
-        aside.rename(candidates(store) / str(proposal.id))
+    with new_folder(candidates(store) / str(proposal.id)) as aside:
+        write_full(offer.candidate, aside, parent)
     return proposal
 
 
@@ -187,12 +185,8 @@ class RouteDiscovery:
         return self._found(stop)
 
     def _found(self, stop: Stop) -> list[RouteProposal]:
-        def between() -> None:
-            if stop.is_set():
-                raise RunStopped("the worker ends")
-
         try:
-            found = discover(self._store, self._settings, Search(between=between))
+            found = discover(self._store, self._settings, Search(between=until_stopped(stop)))
             if self._settings.router.apply_proposals:
                 found = apply_open(self._store, found)
         except RunStopped:
