@@ -92,7 +92,7 @@ def once(config: Config = None, draft: Draft = None, as_json: Json = False) -> N
     with stop_on_signals() as stop:
         turns = open_turns(settings, stop, draft)
         with turns.store:
-            runs = turns.take() if draft is None else turns.train_all(draft)
+            runs = turns.take_turn() if draft is None else turns.train_all(draft)
     for run in runs:
         facts = {"run": run.id, "draft": run.draft, "state": run.state.value, "version": run.version, **run.result}
         typer.echo(json.dumps(facts) if as_json else describe(run))

@@ -67,12 +67,12 @@ class SpareGpus:
     def choose(self, settings: TrainerSettings, refuse: Refuse = lambda _: None) -> str | None:
         """Choose GPUs, and return why they have no capacity to spare; None where they have. Raises BadSetting where
         NVML does not answer, shows none, or CUDA counts otherwise."""
-        places, reason = self.look(settings, refuse)
+        places, reason = self.least_used(settings, refuse)
         _require_order(places)
         self.places = places
         return reason
 
-    def look(self, settings: TrainerSettings, refuse: Refuse) -> tuple[list[Gpu], str | None]:
+    def least_used(self, settings: TrainerSettings, refuse: Refuse) -> tuple[list[Gpu], str | None]:
         """Return the GPUs with most to spare, and what is against them: this process's own before others, then the
         least used. Raises BadSetting."""
         gpus = [self._others_share(gpu) for gpu in visible_gpus()]

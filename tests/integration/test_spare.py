@@ -129,7 +129,7 @@ def test_a_run_pauses_while_serving_needs_the_machine(
     load_report = Beacon(load_folder(drafted.directory), engine)
     engine.load = True, 1, 1
     wait_for(turns.spare.why_not)
-    assert turns.take() == [] and drafted.runs.list() == [], "none begins"
+    assert turns.take_turn() == [] and drafted.runs.list() == [], "none begins"
     engine.load = False, 0, 0
     wait_for(lambda: turns.spare.why_not() is None)
 
@@ -140,7 +140,7 @@ def test_a_run_pauses_while_serving_needs_the_machine(
             wait_for(turns.spare.why_not)
             threading.Timer(0.2, lambda: setattr(engine, "load", (False, 0, 0))).start()
 
-    (run,) = turns.take(busy)
+    (run,) = turns.take_turn(busy)
     load_report.close()
     assert run.state is RunState.PUBLISHED and run.result["paused_seconds"] > 0
 
@@ -151,13 +151,13 @@ def test_an_hour_has_so_many_seconds_of_training(
     worker = settings.trainer.model_copy(update={"seconds_per_hour": 0.01})
     turns = TrainingSchedule(drafted, settings.model_copy(update={"trainer": worker}), never)
     traffic(12)
-    assert len(turns.take()) == 1
+    assert len(turns.take_turn()) == 1
     traffic(12)
-    assert turns.take() == [] and "trainer.seconds_per_hour" in (turns._why_not("default") or "")
+    assert turns.take_turn() == [] and "trainer.seconds_per_hour" in (turns._why_not("default") or "")
     assert spent_in_the_last_hour(drafted) > 0.01
     later = records.now() + 3700
     monkeypatch.setattr(records, "now", lambda: later)
-    assert len(turns.take()) == 1
+    assert len(turns.take_turn()) == 1
 
 
 def test_training_costs_no_more_than_it_saved(drafted: Store, settings: Settings, traffic: Traffic) -> None:

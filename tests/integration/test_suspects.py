@@ -84,12 +84,12 @@ def test_new_requests_are_not_kept_waiting_by_suspects(
     with pytest.raises(TrainingFailed):
         run_once(drafted, settings, "default", "me")  # a retry
     assert [bool(r.settings.get("retry")) for r in drafted.runs.list()] == [True, False]
-    assert taker.take() == []  # the first failure was one of new requests: everything rests
+    assert taker.take_turn() == []  # the first failure was one of new requests: everything rests
     with drafted.db.session() as session:
         for row in session.query(RunRow):
             row.settings = {**row.settings, "retry": True}
     new = traffic(8, held_out=False)
-    (run,) = taker.take()
+    (run,) = taker.take_turn()
     assert set(run.request_ids) == {s.request_id for s in new}
 
 

@@ -42,7 +42,7 @@ def test_from_request_to_version_and_on(
     exporter: Any, drafted: Store, settings: Settings, traffic: Traffic, never: threading.Event, tmp_path: Path
 ) -> None:
     sent = traffic(12)
-    (run,) = TrainingSchedule(drafted, settings, never).take()
+    (run,) = TrainingSchedule(drafted, settings, never).take_turn()
     assert run.state is RunState.PUBLISHED and run.version
     spans = {span.name: span for span in exporter.get_finished_spans()}
     trained, version = spans["osd.training_run"], spans["osd.version"]

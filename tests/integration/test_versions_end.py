@@ -75,7 +75,7 @@ def test_the_disk_is_bounded_by_the_policy(tmp_path: Path) -> None:
             wanted = [Request(encode(pair.tokenizer, text), 8) for text in batch]
             assert len(list(engine.run(wanted))) == len(batch)
             until(lambda kept=kept: sum(row.requests for row in store.samples.stats()) > kept, "they are kept")
-            schedule.take()
+            schedule.take_turn()
             asked += len(batch)
             disk.look(store, asked)
         runs = [run.state for run in store.runs.list(limit=10_000)]

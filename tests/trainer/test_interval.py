@@ -172,6 +172,6 @@ def test_serving_comes_first_where_the_interval_chooses_itself(
     auto = settings.changed(learn={"interval_requests": "auto"}, trainer={"spare_cpu": 1.0})
     schedule = TrainingSchedule(drafted, auto, never)
     traffic(6, held_out=False)
-    (run,) = schedule.take()
+    (run,) = schedule.take_turn()
     assert schedule.settings.trainer.spare and not settings.trainer.spare
     assert run.settings[BEGAN] == {"why": "first", "words": "no run has been judged yet"}

@@ -33,7 +33,7 @@ from trainer.distil.step import NotFinite
 from trainer.lease import RunStopped, Stop, until_stopped
 from trainer.routes.apply import apply_open, candidates, settle
 from trainer.routes.compare import compare_routes, find_drift
-from trainer.routes.offers import Offer, OfferMaker, Say, Traffic, look
+from trainer.routes.offers import Offer, OfferMaker, Say, Traffic, read_traffic
 
 log = logging.getLogger("osd.trainer")
 
@@ -80,7 +80,7 @@ def _splits(
     tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft, store.targets.newest())))
     if tokenizer is None:
         return []  # a route is selected by the text of its prompts
-    traffic = look(store, draft, routes, search.requests, search.seed, device)
+    traffic = read_traffic(store, draft, routes, search.requests, search.seed, device)
 
     def words(tokens: Sequence[int]) -> list[str]:
         return [str(tokenizer.decode([token])).strip() for token in tokens]
@@ -172,7 +172,7 @@ class RouteDiscovery:
         self._store, self._settings = store, settings
         self._looked_at: int | None = None
 
-    def look(self, stop: Stop) -> list[RouteProposal]:
+    def search_if_due(self, stop: Stop) -> list[RouteProposal]:
         """Search if it is due and return the proposals; empty otherwise, or on an error, which is logged."""
         every = self._settings.router.discover_requests
         if not every:

@@ -72,7 +72,9 @@ class Traffic:
         return [s for i, s in enumerate(mine) if i % JUDGES], mine[::JUDGES]
 
 
-def look(store: Store, draft: str, routes: Sequence[str], limit: int, seed: int, device: torch.device) -> Traffic:
+def read_traffic(
+    store: Store, draft: str, routes: Sequence[str], limit: int, seed: int, device: torch.device
+) -> Traffic:
     """Read the newest ``limit`` usable requests of the routes and cluster them by prompt and answer.
 
     Raises UnknownDraft, WeightsDamaged, SegmentDamaged.

@@ -75,7 +75,7 @@ class TopicBackground:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def look(self) -> int:
+    def take_if_due(self) -> int:
         """Take the background if it is due; return the number of prompts taken. An error is logged."""
         try:
             if not self._is_due():

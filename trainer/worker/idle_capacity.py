@@ -69,7 +69,7 @@ class IdleCapacity:
             self._free_at = now
         elif self._chooses and now - self._free_at >= MOVE_SECONDS:
             self._free_at = now
-            if SPARE_GPUS.look(self._settings, self._engines)[1] is None:
+            if SPARE_GPUS.least_used(self._settings, self._engines)[1] is None:
                 raise RunStopped(f"{reason}; another GPU has capacity to spare, and the next run begins there")
         return reason
 

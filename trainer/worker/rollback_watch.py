@@ -51,7 +51,7 @@ class RollbackWatch:
     newest: Comparison | None = None
     """The newest look's result: the parent's gain over the version that served."""
 
-    def look(self) -> DraftVersion | None:
+    def compare_if_due(self) -> DraftVersion | None:
         """Compare if enough requests have come, and roll back if the parent is significantly better.
 
         Returns the version that serves then; None when nothing changed, and while people hold the draft. Raises

@@ -66,9 +66,9 @@ class TrainingSchedule:
         self._watches: dict[str, RollbackWatch] = {}
         self._told: dict[str, str] = {}
         self._kept_at = 0.0
-        self._scout, self._background = RouteDiscovery(store, settings), TopicBackground(store)
+        self._discovery, self._background = RouteDiscovery(store, settings), TopicBackground(store)
 
-    def take(self, watcher: Watcher = ignore) -> list[TrainingRun]:
+    def take_turn(self, watcher: Watcher = ignore) -> list[TrainingRun]:
         """Take one turn and return its runs; an error with one draft is logged and does not stop the others."""
         runs: Runs = []
         for draft in self.drafts():
@@ -79,8 +79,8 @@ class TrainingSchedule:
                 runs += self._tried(self.train_head, draft, watcher)
         self._keep(ended=bool(runs))
         if self.only is None:
-            self._background.look()
-            self._scout.look(self.stop)
+            self._background.take_if_due()
+            self._discovery.search_if_due(self.stop)
         return runs
 
     def _keep(self, *, ended: bool) -> None:
@@ -125,7 +125,7 @@ class TrainingSchedule:
             self._tell(draft, f"no training: {draft} is {hold.words}; `osd drafts resume {draft}` lets it learn again")
             return None
         watch = self._watches.setdefault(draft, RollbackWatch(self.store, self.settings, draft, self.resident.teachers))
-        watch.look()
+        watch.compare_if_due()
         if self._is_resting(draft):
             return None
         if reason := self._why_not(draft):

@@ -83,7 +83,7 @@ class TrainingProcess:
                 turns = self._opened()
                 turns.stop = AnyOf(stop, Deadline(self.settings.trainer.turn_seconds))
                 turns.store.db.require_current_schema()
-                return len(turns.take())
+                return len(turns.take_turn())
             except SchemaOutdated as error:
                 log.error("%s", error, extra={"action": "schema_outdated"})
                 self._give_up()

@@ -90,4 +90,4 @@ def test_the_watch_judges_it_on_the_routes_that_it_might_serve(
     run_once(both, settings, "other", "me")
     watch = RollbackWatch(both, settings.changed(gate={"watch_requests": 4}), "other")
     traffic(5)
-    assert watch.look() is None and watch.newest is not None and watch.newest.requests == 5
+    assert watch.compare_if_due() is None and watch.newest is not None and watch.newest.requests == 5

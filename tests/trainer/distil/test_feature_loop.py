@@ -102,7 +102,7 @@ def test_runs_go_on_from_each_other_in_memory_and_the_watch_compares_them_by_the
     zero, ids = store.versions.list("default")[0], store.samples.recent("default", limit=20)
     found = RollbackWatch(store, taught, "default")._compare(second, zero, ids)
     assert found.requests == 20 and found.after < found.before  # the one of random weights is the worse one
-    assert RollbackWatch(store, taught, "default").look() is None
+    assert RollbackWatch(store, taught, "default").compare_if_due() is None
 
 
 def test_recorded_hidden_states_teach_without_the_targets_layers(

@@ -265,14 +265,14 @@ def test_the_worker_trains_heads_where_the_rule_asks_for_one(
     served: Store, settings: Settings, never: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     off = changed(settings, "learn", head="off", interval_requests=16)
-    assert {run.draft for run in TrainingSchedule(served, off, never).take()} == {"default"}  # type: ignore[arg-type]
+    assert {run.draft for run in TrainingSchedule(served, off, never).take_turn()} == {"default"}  # type: ignore[arg-type]
     with caplog.at_level(logging.INFO, "osd.trainer"):
-        assert {run.draft for run in TrainingSchedule(served, settings, never).take()} == {HEAD}  # type: ignore[arg-type]
+        assert {run.draft for run in TrainingSchedule(served, settings, never).take_turn()} == {HEAD}  # type: ignore[arg-type]
     assert "binary KL" in caplog.text
     blind = changed(settings, "serve", record="rejected")
     with caplog.at_level(logging.INFO, "osd.trainer"):
         turns = TrainingSchedule(served, blind, never)  # type: ignore[arg-type]
-        assert turns.take() == turns.take() == []
+        assert turns.take_turn() == turns.take_turn() == []
     assert caplog.text.count("serve.record") == 1
 
 

@@ -49,23 +49,23 @@ def test_nothing_is_taken_before_a_topic_is_taught_or_from_too_little(drafted: S
     keep(drafted, domains["low"][: LEAST - 1])
     background = TopicBackground(drafted)
     drafted.examples.teach([("sql", "select names")])
-    assert background.look() == 0
+    assert background.take_if_due() == 0
     keep(drafted, domains["low"][LEAST - 1 :])
     drafted.examples.forget("sql")
-    assert background.look() == 0
+    assert background.take_if_due() == 0
 
 
 def test_it_is_taken_again_when_topics_or_traffic_have_changed(drafted: Store, domains: Domains) -> None:
     drafted.examples.teach([("sql", "select names")])
     background = TopicBackground(drafted)
     keep(drafted, domains["low"][:20])
-    assert [background.look(), background.look()] == [20, 0]
+    assert [background.take_if_due(), background.take_if_due()] == [20, 0]
     keep(drafted, domains["low"][20:30])
-    assert background.look() == 0
+    assert background.take_if_due() == 0
     drafted.examples.teach([("soup", "boil leeks")])
-    assert [background.look(), background.look()] == [30, 0]
+    assert [background.take_if_due(), background.take_if_due()] == [30, 0]
     keep(drafted, [*domains["low"][30:], *domains["high"]])
-    assert [background.look(), background.look()] == [96, 0]
+    assert [background.take_if_due(), background.take_if_due()] == [96, 0]
     assert [change.action for change in drafted.routes.history()] == [
         "router background", "router background", "router teach", "router background", "router teach",
     ]  # fmt: skip
@@ -74,7 +74,7 @@ def test_it_is_taken_again_when_topics_or_traffic_have_changed(drafted: Store, d
 def test_what_is_kept_is_no_text_and_ends_with_its_request(drafted: Store, domains: Domains) -> None:
     drafted.examples.teach([("sql", "select names")])
     kept = keep(drafted, domains["low"][:20])
-    TopicBackground(drafted).look()
+    TopicBackground(drafted).take_if_due()
     first = " ".join(f"w{token}" for token in kept[0].tokens[: kept[0].prompt_len])
     assert any(
         (features_of(first) == row).all() for row in drafted.background.list() if row.size == features_of(first).size
@@ -90,7 +90,7 @@ def test_servers_learn_topics_anew_from_it(drafted: Store, domains: Domains) -> 
     drafted.examples.teach([("soup", f"boil {i} leeks gently") for i in range(12)])
     before = classifiers.topics()
     keep(drafted, domains["low"])
-    TopicBackground(drafted).look()
+    TopicBackground(drafted).take_if_due()
     after = classifiers.topics()
     assert before is not None and after is not None and after is not before
     stranger = "w3 w7 w11 w2 w19"

@@ -20,7 +20,7 @@ from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep
 from trainer.routes.apply import apply, candidates, decline
 from trainer.routes.discover import RouteDiscovery, Search, discover
-from trainer.routes.offers import OfferMaker, look
+from trainer.routes.offers import OfferMaker, read_traffic
 
 
 def splits(found: Sequence[RouteProposal]) -> list[RouteProposal]:
@@ -51,7 +51,7 @@ def test_each_kind_of_traffic_is_proposed_with_what_it_would_win_and_no_text(
 def test_what_learns_as_well_together_is_not_proposed(mixed: Store, settings: Settings) -> None:
     """Early on every kind would be published by the gate, and learns more from both than from its own requests."""
     early = settings.changed(learn={"epochs": 6, "learning_rate": 0.002})
-    traffic = look(mixed, "default", ["default"], 200, 0, torch.device("cpu"))
+    traffic = read_traffic(mixed, "default", ["default"], 200, 0, torch.device("cpu"))
     offers = OfferMaker(mixed, early, traffic, torch.device("cpu"), lambda tokens: [f"w{i}" for i in tokens]).offers()
     assert all(offer.evidence["better"] and not offer.better for offer in offers) and len(offers) == 2
     assert splits(discover(mixed, early, Search())) == []
@@ -105,13 +105,13 @@ def test_a_worker_looks_by_itself_once_enough_was_served(mixed: Store, settings:
     )
     scout, never = RouteDiscovery(mixed, own), threading.Event()
     serve(mixed, 3)
-    assert scout.look(never) == []
+    assert scout.search_if_due(never) == []
     serve(mixed, 9)
-    assert scout.look(never) == []
+    assert scout.search_if_due(never) == []
     serve(mixed, 1)
-    assert {p.state for p in splits(scout.look(never))} == {ProposalState.APPLIED}
+    assert {p.state for p in splits(scout.search_if_due(never))} == {ProposalState.APPLIED}
     assert len(mixed.routes.list()) == 3
-    assert scout.look(never) == []
+    assert scout.search_if_due(never) == []
 
 
 def serve(store: Store, requests: int) -> None:

@@ -18,7 +18,7 @@ from tests.trainer.routes.conftest import Domains, keep
 from trainer.distil.checkpoints import load_trainable, write_full
 from trainer.distil.distil import distil
 from trainer.routes.compare import LEVEL, compare_routes, find_drift, rank_drafts
-from trainer.routes.offers import OfferMaker, look, readable
+from trainer.routes.offers import OfferMaker, read_traffic, readable
 
 CPU = torch.device("cpu")
 
@@ -55,7 +55,7 @@ def test_clusters_of_mixed_traffic_are_its_kinds_and_each_would_win(
     mixed: Store, settings: Settings, domains: Domains
 ) -> None:
     kinds = {s.request_id: name for name, some in domains.items() for s in some}
-    traffic = look(mixed, "default", ["default"], 200, 0, CPU)
+    traffic = read_traffic(mixed, "default", ["default"], 200, 0, CPU)
     told: list[tuple[int, int]] = []
     words = lambda tokens: [f"w{token}" for token in tokens]  # noqa: E731
     offers = OfferMaker(mixed, settings, traffic, CPU, words, say=lambda *at: told.append(at)).offers()
@@ -69,7 +69,7 @@ def test_clusters_of_mixed_traffic_are_its_kinds_and_each_would_win(
 
 
 def test_candidates_are_judged_by_requests_that_they_never_saw(mixed: Store) -> None:
-    traffic = look(mixed, "default", ["default"], 200, 0, CPU)
+    traffic = read_traffic(mixed, "default", ["default"], 200, 0, CPU)
     for label in range(len(traffic.clusters)):
         training, judges = traffic.split(label)
         assert judges and not {s.request_id for s in training} & {s.request_id for s in judges}
@@ -82,7 +82,7 @@ def test_words_that_say_nothing_are_not_shown() -> None:
 
 def test_traffic_of_one_kind_offers_nothing(drafted: Store, settings: Settings, domains: Domains) -> None:
     keep(drafted, domains["low"][:20])
-    traffic = look(drafted, "default", ["default"], 200, 0, CPU)
+    traffic = read_traffic(drafted, "default", ["default"], 200, 0, CPU)
     assert OfferMaker(drafted, settings, traffic, CPU, lambda _: []).offers() == []
 
 

@@ -62,7 +62,7 @@ def test_a_worse_version_is_taken_back(
     first = publish(drafted, good)
     second = publish(drafted, noisy(good, 0.3))
     traffic(N)
-    back = RollbackWatch(drafted, watching, "default").look()
+    back = RollbackWatch(drafted, watching, "default").compare_if_due()
     assert back is not None and back.id == first.id == drafted.versions.current("default").id
     fallen = drafted.versions.get(second.id)
     assert fallen.state is VersionState.ROLLED_BACK
@@ -77,7 +77,7 @@ def test_before_enough_requests_came_nothing_is_judged(
     publish(drafted, noisy(good, 0.3))
     traffic(N - 1)
     watch = RollbackWatch(drafted, watching, "default")
-    assert watch.look() is None and watch.newest is None
+    assert watch.compare_if_due() is None and watch.newest is None
 
 
 def test_a_harder_domain_is_no_reason_to_go_back(
@@ -97,7 +97,7 @@ def test_a_harder_domain_is_no_reason_to_go_back(
     before, after = (s.expected.sum() / s.positions.sum() for s in scores)
     assert after < 0.6 * before
     watch = RollbackWatch(drafted, watching, "default")
-    assert watch.look() is None and watch.newest is not None and watch.newest.requests == 2 * N
+    assert watch.compare_if_due() is None and watch.newest is not None and watch.newest.requests == 2 * N
     assert drafted.versions.current("default").id == version.id
 
 
@@ -109,7 +109,7 @@ def test_versions_that_follow_each_other_quickly_are_held_against_an_older_one(
     for seed in range(2):  # neither serves for N requests
         publish(drafted, noisy(good, 0.3, seed))
         traffic(N // 2)
-        back.append(watch.look())
+        back.append(watch.compare_if_due())
     assert back[0] is None and back[1] is not None and back[1].id == sound.id
 
 
@@ -122,7 +122,7 @@ def test_looks_are_taken_when_requests_have_doubled_and_at_halved_levels(
     for _ in range(8):
         traffic(N // 2)
         watch.newest = None
-        watch.look()
+        watch.compare_if_due()
         levels.append(None if watch.newest is None else (watch.newest.requests, watch.newest.confidence))
     assert [level and level[0] for level in levels] == [None, N, None, 2 * N, None, None, None, 4 * N]
     np.testing.assert_allclose([1 - level[1] for level in levels if level], [5e-4, 2.5e-4, 1.25e-4])
@@ -130,7 +130,7 @@ def test_looks_are_taken_when_requests_have_doubled_and_at_halved_levels(
 
 def test_the_root_is_never_taken_back(drafted: Store, watching: Settings, traffic: Traffic) -> None:
     traffic(3 * N)
-    assert RollbackWatch(drafted, watching, "default").look() is None
+    assert RollbackWatch(drafted, watching, "default").compare_if_due() is None
 
 
 def test_a_parent_that_was_itself_taken_back_is_no_place_to_go(
@@ -140,7 +140,7 @@ def test_a_parent_that_was_itself_taken_back_is_no_place_to_go(
     publish(drafted, noisy(good, 0.3))
     drafted.versions.quarantine(parent.id, "its files rotted")
     traffic(N)
-    assert RollbackWatch(drafted, watching, "default").look() is None
+    assert RollbackWatch(drafted, watching, "default").compare_if_due() is None
 
 
 def test_equal_versions_are_seldom_taken_back(good: PreTrainedModel) -> None:
