@@ -32,7 +32,7 @@ from storage.errors import BadSetting
 from storage.settings import Settings
 
 if TYPE_CHECKING:
-    from osd.server.upstream.replica import UpstreamReplica
+    from osd.server.upstream.replicas import Replica
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _serve_replicas(here: CommandContext, settings: Settings, pair: PairOptions,
         ring = key_ring(store, settings, required=not no_keys)
         ports = ports_of(stack, settings, guarded=no_keys or ring.needed)
 
-        def ready(replicas: Sequence[UpstreamReplica] = ()) -> None:
+        def ready(replicas: Sequence[Replica] = ()) -> None:
             for replica in replicas:
                 trouble = replica.misfit or replica.trouble
                 note(trouble or f"{replica.at.url} serves {replica.model}, draft {replica.at.draft}.")

@@ -4,7 +4,7 @@ run ──> app               the API's port: keys and limits as over our own en
   │       │ call          one call: whose it is, its route, what of it is passed on
   │       │ forward       its replica, and another one before the first byte; the stream as it comes
   │       v
-  │     pool              the replicas: which are well, which one a route takes
+  │     replicas          which are well, which one a route takes
   │       ^
   ├──> watch              asks each whether it is well and what it serves; the store which there are
   └──> admin              the admin port with the dashboard, as over our own engine; inside: from what the store keeps

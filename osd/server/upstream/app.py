@@ -10,11 +10,9 @@ from starlette.routing import Route
 
 from osd.server.errors import UnknownModel
 from osd.server.http.app import ERRORS, StatusReply, VersionReply, bare_app, let_pages_ask
-from osd.server.upstream.errors import NoReplica
-from osd.server.upstream.forward import Forward
+from osd.server.upstream.call import OTHERS, READ_TEXT, SCOPES
+from osd.server.upstream.forward import Forward, NoReplica
 from osd.server.upstream.host import UpstreamHost
-from osd.server.upstream.paths import OTHERS, READ_TEXT, SCOPES
-from osd.server.upstream.watch import retry_after
 from storage.distribution import osd_version
 
 front = APIRouter(responses=ERRORS)
@@ -51,7 +49,7 @@ async def model(http: Request, model: str) -> dict[str, Any]:
 
 def _cards(host: UpstreamHost) -> dict[str, dict[str, Any]]:
     if not (cards := host.pool.models):
-        raise NoReplica(retry_after=retry_after(host.settings))
+        raise NoReplica(retry_after=host.retry_after)
     return cards
 
 

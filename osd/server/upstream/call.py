@@ -1,4 +1,9 @@
-"""One call: whose it is, which route it takes, and what of it is passed on to a replica."""
+"""One call: whose it is, which route it takes, and what of it is passed on to a replica.
+
+What of a replica can be reached through the front is listed here, and nothing else: its own administration (vLLM's
+/v1/osd, /collective_rpc, /pause, /v1/load_lora_adapter, /server_info, …) is not, so that neither it nor what later
+releases add is open to whoever may ask for text.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +16,35 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.requests import Request as HttpRequest
 
+from osd.attached.forwarder import MADE_ANEW
 from osd.server.errors import ApiError
 from osd.server.http.keys import Caller
 from osd.server.http.wire import OsdFields, osd_fields
 from osd.server.upstream.host import UpstreamHost
-from osd.server.upstream.paths import READ_TEXT
-from osd.server.upstream.replica import UpstreamReplica
+from osd.server.upstream.replicas import Replica
 from router.base import Decision
 from storage.records import Request
 
+READ_TEXT = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+"""Routes that generate: their prompt is routed by, and they may stream."""
+OTHERS = (
+    "/v1/chat/completions/batch", "/v1/messages/count_tokens", "/v1/embeddings", "/v2/embed", "/pooling", "/classify",
+    "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/generative_scoring", "/inference/v1/generate",
+    "/tokenize", "/detokenize",
+)  # fmt: skip
+"""What vLLM offers beyond: any replica answers."""
+SCOPES = dict.fromkeys(("/v1/", *(path for path in OTHERS if not path.startswith("/v1/"))), "infer") | {
+    "/metrics": "metrics"
+}
+"""Beginnings of paths, and the scope that a key needs for them."""
 COUNTED = ("/v1/chat/completions", "/v1/completions")
 """Routes whose streams give their usage where `stream_options` ask for it."""
 LONG_TEXT = 16_384
 """Characters of a prompt beyond which its route is found on a thread, so that nobody waits for it."""
-OURS = (
-    "host", "content-length", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "expect",
-    "authorization", "x-api-key", "cookie", "accept-encoding", "forwarded", "x-real-ip", "x-osd-token", "x-osd-route",
+OURS = MADE_ANEW | {
+    "expect", "authorization", "x-api-key", "cookie", "forwarded", "x-real-ip", "x-osd-token", "x-osd-route",
     "x-osd-learn", "x-request-id",
-)  # fmt: skip
+}  # fmt: skip
 """Headers of clients that are not passed on: of the connection, secrets, and those that the front says itself."""
 FOREIGN = ("proxy-", "x-forwarded-")
 REPLICAS_LACK = ("gamma", "metrics")
@@ -63,7 +79,7 @@ class UpstreamCall:
         """The drafts that suit it; None where all do."""
         return self.decision.route.drafts if self.decision else None
 
-    def body_for(self, replica: UpstreamReplica) -> bytes:
+    def body_for(self, replica: Replica) -> bytes:
         """Return the body that a replica gets: the client's own bytes, unless something of it is the front's to say.
         Raises ApiError for what this replica does not know."""
         if self.asked is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -13,15 +14,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 
-from osd.server.errors import ApiError, Draining
+from osd.attached.forwarder import HOP_BY_HOP, while_client_waits
+from osd.server.errors import SERVER, ApiError, DeadlineExceeded, Draining
 from osd.server.http.events import event
-from osd.server.upstream.attend import attend
 from osd.server.upstream.call import UpstreamCall, can_be_header, read_call
-from osd.server.upstream.errors import NoReplica, ReplicaFailed, RequestFailed
 from osd.server.upstream.host import UpstreamHost
-from osd.server.upstream.replica import UpstreamReplica
+from osd.server.upstream.replicas import Replica
 from osd.server.upstream.tally import StreamTally, UsageCounts, counts_in
-from osd.server.upstream.watch import retry_after
 
 log = logging.getLogger(__name__)
 
@@ -29,17 +28,47 @@ TRIES = 4
 """Requests to replicas that one call may become."""
 ELSEWHERE = (502, 503, 504)
 """Statuses with which a replica says that another one may do better."""
-KEPT_BACK = (
-    "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-authenticate", "content-length",
-    "server", "date", "set-cookie", "x-request-id", "www-authenticate", "location",
-)  # fmt: skip
+KEPT_BACK = HOP_BY_HOP | {
+    "content-length", "server", "date", "set-cookie", "x-request-id", "www-authenticate", "location",
+}  # fmt: skip
 """Headers of replicas that clients do not get: of the connection, and those that the front says itself."""
+
+
+class NoReplica(ApiError):
+    """No replica takes requests now; try again later."""
+
+    status, type, code = 503, SERVER, "no_replica"
+
+
+class ReplicaFailed(ApiError):
+    """The replica that was asked did not finish its answer; try again."""
+
+    status, type, code = 502, SERVER, "replica_failed"
+
+
+class RequestFailed(Exception):
+    """One request to one replica brought no answer. Another one may be asked: the client has got nothing yet."""
+
+    def __init__(self, reason: str, trouble: str) -> None:
+        """``reason`` is a word for counters, ``trouble`` a sentence for people."""
+        super().__init__(trouble)
+        self.reason, self.trouble = reason, trouble
+
+    @classmethod
+    def of(cls, error: Exception, url: str) -> RequestFailed:
+        """Say what a failure of the connection means."""
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            return cls("unreachable", f"{url} does not answer. Is it running, and reached by that URL?")
+        if isinstance(error, aiohttp.ClientConnectionError | OSError):
+            return cls("disconnected", f"{url} ended the connection before it answered. Its own log may say why.")
+        trouble = f"{url} answers what is not HTTP, or breaks off ({type(error).__name__})"
+        return cls("garbage", f"{trouble}. Is it a server with OpenAI's API?")
 
 
 class Opened(NamedTuple):
     """An answer of a replica whose first bytes are there."""
 
-    replica: UpstreamReplica
+    replica: Replica
     response: aiohttp.ClientResponse
     first: bytes
     """The first bytes of a stream; the whole of another answer."""
@@ -68,8 +97,7 @@ class Forward:
         answer = Answering(self.host, call, send)
         self.host.calls += 1
         try:
-            every = min(1.0, self.host.settings.server.keys_poll_seconds)
-            await attend(answer.respond(), receive, answer.why_end, every, call.seconds)
+            await answer.respond_in_time(receive)
         except ApiError as error:
             if not answer.begun:
                 raise
@@ -91,9 +119,19 @@ class Answering:
         self._first: float | None = None
         self._counts: UsageCounts | None = None
 
-    def why_end(self) -> ApiError | None:
-        """Return why it must not go on: its key was revoked, or the server stops; None where it may."""
-        return self.host.ended or self.host.ring.check(self.call.caller)
+    async def respond_in_time(self, receive: Receive) -> None:
+        """Respond while the client waits, its key holds and the server runs, until the deadline. Raises ApiError."""
+        every = min(1.0, self.host.settings.server.keys_poll_seconds)
+        try:
+            async with asyncio.timeout(self.call.seconds):
+                await while_client_waits(self.respond(), receive, self._require_going_on, every)
+        except TimeoutError:
+            raise DeadlineExceeded() from None
+
+    def _require_going_on(self) -> None:
+        """Raise ApiError where its key was revoked, or the server stops."""
+        if why := self.host.ended or self.host.ring.check(self.call.caller):
+            raise why
 
     async def respond(self) -> None:
         """Find a replica that answers, and pass its answer on. Raises ApiError."""
@@ -106,8 +144,8 @@ class Answering:
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Opened]:
         """Ask replicas until one has sent its first bytes. Raises ApiError where none does."""
-        pool, tried, again = self.host.pool, set[UpstreamReplica](), set[UpstreamReplica]()
-        failed: ApiError = NoReplica(retry_after=retry_after(self.host.settings))
+        pool, tried, again = self.host.pool, set[Replica](), set[Replica]()
+        failed: ApiError = NoReplica(retry_after=self.host.retry_after)
         for number in range(TRIES):
             choice = pool.choose(self.call.drafts, tried)
             if choice is None:
@@ -136,7 +174,7 @@ class Answering:
         raise failed
 
     @asynccontextmanager
-    async def _ask(self, replica: UpstreamReplica) -> AsyncIterator[tuple[aiohttp.ClientResponse, bytes]]:
+    async def _ask(self, replica: Replica) -> AsyncIterator[tuple[aiohttp.ClientResponse, bytes]]:
         """Send the request to a replica; yield its response with its first bytes. Raises RequestFailed for what fails
         until then."""
         call, url = self.call, replica.at.url

@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import APIRouter
 from prometheus_client.registry import Collector
 
+from osd.attached.forwarder import forwarding_client
 from osd.kernels.host import leave_alone, wake_promptly
 from osd.server.admin.snapshots import LookInside
 from osd.server.errors import ServerStopped
@@ -25,11 +26,9 @@ from osd.server.process.presence import EngineDrafts
 from osd.server.process.server import Server, listener
 from osd.server.processes import Peers
 from osd.server.upstream.app import make_upstream_app, replicas
-from osd.server.upstream.client import upstream_client, upstream_headers
-from osd.server.upstream.host import UpstreamHost
+from osd.server.upstream.host import UpstreamHost, upstream_headers
 from osd.server.upstream.inside import StoredInside
-from osd.server.upstream.pool import ReplicaPool
-from osd.server.upstream.replica import UpstreamReplica
+from osd.server.upstream.replicas import Replica, ReplicaPool
 from osd.server.upstream.watch import UpstreamWatch
 from router.live import live_router
 from storage.settings import Settings
@@ -72,7 +71,7 @@ class UpstreamBackend:
         self.host, self.name = host, f"{socket.gethostname()}:{os.getpid()}"
         self.collector: Collector = UpstreamCollector(host.pool)
         self.inside: LookInside = StoredInside(host.store, host.settings, host.ring)
-        self._watch = UpstreamWatch(host.pool, host.settings, host.store, host.client, host.headers)
+        self._watch = UpstreamWatch(host)
         self._api = listener(make_upstream_app(host))
 
     @property
@@ -95,7 +94,7 @@ class UpstreamBackend:
 
     async def serve(self, server: Server) -> None:
         """Answer the API's port, and watch the replicas."""
-        await self._watch.look()
+        await self._watch.look_at_replicas()
         watching = asyncio.create_task(self._watch.follow())
         await self._api.serve([server.place.ports.accepting()])
         watching.cancel()
@@ -124,7 +123,7 @@ async def opened(settings: Settings, store: Store, ring: KeyRing, peers: Peers |
     headers = upstream_headers(settings.upstream)
     router = live_router(store, settings.router)
     try:
-        async with upstream_client(settings.upstream) as client:
+        async with forwarding_client(settings.upstream.connect_seconds) as client:
             pool = ReplicaPool(settings.server.model)
             yield UpstreamHost(settings, store, ring, Meters(), peers, pool, router, pool, client, headers)
     finally:
@@ -132,7 +131,7 @@ async def opened(settings: Settings, store: Store, ring: KeyRing, peers: Peers |
 
 
 def serve_upstream(
-    settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[Sequence[UpstreamReplica]], None],
+    settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[Sequence[Replica]], None],
     peers: Peers | None = None, replaces: str | None = None,
 ) -> int:  # fmt: skip
     """Serve until a signal; return the exit status. ``ready`` is called with the replicas once it listens. Raises

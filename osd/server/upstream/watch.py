@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
 import aiohttp
 
 from osd.server.upstream.addresses import ReplicaAddress, replicas_of
-from osd.server.upstream.pool import ReplicaPool
-from osd.server.upstream.replica import UpstreamReplica
+from osd.server.upstream.host import UpstreamHost
+from osd.server.upstream.replicas import Replica
 from storage import records
 from storage.access.workers import Worker, WorkerState
 from storage.errors import OsdError
-from storage.settings import Settings
-from storage.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -43,17 +41,8 @@ class _NotWell(Exception):
 class UpstreamWatch:
     """Looks at the replicas again and again."""
 
-    def __init__(
-        self,
-        pool: ReplicaPool,
-        settings: Settings,
-        store: Store,
-        client: aiohttp.ClientSession,
-        headers: dict[str, str],
-    ) -> None:
-        """``headers``: what replicas are asked with, their API key perhaps."""
-        self.pool, self.settings, self.store = pool, settings, store
-        self._client, self._headers = client, headers
+    def __init__(self, host: UpstreamHost) -> None:
+        self.host, self.pool, self.settings = host, host.pool, host.settings
         self._late: dict[str, int] = {}
         self._away = False
 
@@ -61,9 +50,9 @@ class UpstreamWatch:
         """Look every ``upstream.check_seconds``, for ever."""
         while True:
             await asyncio.sleep(self.settings.upstream.check_seconds)
-            await self.look()
+            await self.look_at_replicas()
 
-    async def look(self) -> None:
+    async def look_at_replicas(self) -> None:
         """Look once: at the store, then at each replica."""
         try:
             listed = await asyncio.to_thread(self._list)
@@ -73,32 +62,32 @@ class UpstreamWatch:
             self._away = True
         else:
             self._away = False
-            self.pool.take(listed.addresses)
+            self.pool.set_addresses(listed.addresses)
             for name, replica in self.pool.replicas.items():
                 replica.drains = name in listed.drains
         await asyncio.gather(*map(self._check, list(self.pool.replicas.values())))
-        self.pool.compare()
+        self.pool.compare_targets()
 
     def _list(self) -> _Listed:
         """Read the store, and list replicas that it does not know as workers, so that they can be drained like others.
         Raises StoreError."""
-        addresses = replicas_of(self.settings.upstream.replicas, self.store.engines.list())
-        workers = {worker.id: worker for worker in self.store.workers.list()}
+        addresses = replicas_of(self.settings.upstream.replicas, self.host.store.engines.list())
+        workers = {worker.id: worker for worker in self.host.store.workers.list()}
         for replica in list(self.pool.replicas.values()):
             if not replica.at.engine and not replica.removed and replica.well:
                 self._beat(replica, workers.get(replica.at.name))
-        self.store.tenants.learnable(())  # so that requests find it without a query
+        self.host.store.tenants.learnable(())  # so that requests find it without a query
         return _Listed(addresses, {name for name, worker in workers.items() if worker.drains})
 
-    def _beat(self, replica: UpstreamReplica, before: Worker | None) -> None:
+    def _beat(self, replica: Replica, before: Worker | None) -> None:
         at, name = records.now(), replica.at.name
         known = before is not None and before.state is not WorkerState.GONE
-        self.store.workers.beat(Worker(
+        self.host.store.workers.beat(Worker(
             name, name.rpartition(":")[0], 0, replica.at.url, before.started_at if before and known else at, at,
             at + self.settings.fleet.gone_seconds, running=replica.running, trouble=replica.misfit,
         ))  # fmt: skip
 
-    async def _check(self, replica: UpstreamReplica) -> None:
+    async def _check(self, replica: Replica) -> None:
         """Ask a replica whether it is well, and what it serves."""
         was, name = replica.well, replica.at.name
         try:
@@ -121,24 +110,27 @@ class UpstreamWatch:
             if not was:
                 log.info("%s is well", name, extra={"action": "replica_up", "replica": name})
 
-    def _down(self, replica: UpstreamReplica, trouble: str) -> None:
+    def _down(self, replica: Replica, trouble: str) -> None:
         if replica.trouble != trouble:
             log.warning("%s", trouble, extra={"action": "replica_down", "replica": replica.at.name})
         replica.found_down(trouble)
 
-    async def _asks(self, replica: UpstreamReplica, path: str, *, drains: bool = False) -> bool:
+    def _get(self, url: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self.host.client.get(url, headers=self.host.headers, allow_redirects=False)
+
+    async def _asks(self, replica: Replica, path: str, *, drains: bool = False) -> bool:
         """Return whether a replica says 200 at a path, or has none such. ``drains``: whether 503 means that it takes
         nothing new, and not that it is unwell."""
-        async with self._client.get(replica.at.url + path, headers=self._headers, allow_redirects=False) as answer:
+        async with self._get(replica.at.url + path) as answer:
             if answer.status == 200 or answer.status in NOT_THERE:
                 return True
             if drains:
                 return False
             raise _NotWell(f"{replica.at.url} says {answer.status} at {path}: it is not well. Its own log says why.")
 
-    async def _models(self, replica: UpstreamReplica) -> Any:
+    async def _models(self, replica: Replica) -> Any:
         url = replica.at.url + "/v1/models"
-        async with self._client.get(url, headers=self._headers, allow_redirects=False) as answer:
+        async with self._get(url) as answer:
             if answer.status in (401, 403):
                 raise _NotWell(f"{replica.at.url} wants an API key, or another one: name it with upstream.api_key.")
             if answer.status != 200:
@@ -162,8 +154,3 @@ def _served(said: Any) -> tuple[dict[str, dict[str, Any]], bool]:
 def _reason(error: Exception) -> str:
     cause = getattr(error, "os_error", None)
     return (cause and cause.strerror) or str(error) or type(error).__name__
-
-
-def retry_after(settings: Settings) -> int:
-    """Return the seconds after which a replica that is back would be known."""
-    return max(1, math.ceil(settings.upstream.check_seconds))

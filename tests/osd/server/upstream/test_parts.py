@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.server.errors import ApiError, BadKey, DeadlineExceeded
+from osd.attached.forwarder import while_client_waits
+from osd.server.errors import ApiError, BadKey
 from osd.server.upstream.addresses import ReplicaAddress, check_replicas, replicas_of
-from osd.server.upstream.attend import attend
 from osd.server.upstream.call import prompt_text
 from osd.server.upstream.inside import rounds_of
-from osd.server.upstream.pool import ReplicaPool
-from osd.server.upstream.replica import FAILURES, ReplicaState
+from osd.server.upstream.replicas import FAILURES, ReplicaPool, ReplicaState
 from osd.server.upstream.tally import StreamTally, counts_in
 from storage.access.engines import AttachedEngine
 from storage.errors import BadSetting
@@ -31,7 +31,7 @@ ENGINE = AttachedEngine("gpu-2", "http://b:8000", "sql", 0.0, {"digest": "d" * 6
 def pool_of(**drafts: str) -> ReplicaPool:
     """Replicas that are all well, by name: each with its draft."""
     pool = ReplicaPool()
-    pool.take([ReplicaAddress(name, f"http://{name}:1", draft) for name, draft in drafts.items()])
+    pool.set_addresses([ReplicaAddress(name, f"http://{name}:1", draft) for name, draft in drafts.items()])
     for one in pool.replicas.values():
         one.found_well({"target": {}}, own=False, ready=True)
     return pool
@@ -113,13 +113,13 @@ def test_a_replica_that_is_not_named_any_more_goes_once_nothing_runs_there() -> 
     pool = pool_of(a="default", b="default")
     a, b = pool.replicas.values()
     a.running = 1
-    pool.take([b.at])
+    pool.set_addresses([b.at])
     assert a.state is ReplicaState.DRAINING and [one.at.name for one in pool.up] == ["b"]
-    pool.take([a.at, b.at])
+    pool.set_addresses([a.at, b.at])
     assert a.state is ReplicaState.UP, "it was named again"
-    pool.take([b.at])
+    pool.set_addresses([b.at])
     a.running = 0
-    pool.take([replace_draft(b.at, "sql")])
+    pool.set_addresses([replace_draft(b.at, "sql")])
     assert [(one.at.name, one.at.draft) for one in pool.replicas.values()] == [("b", "sql")]
 
 
@@ -131,14 +131,14 @@ def test_targets_are_told_apart_by_name_and_by_digest() -> None:
     pool = pool_of(a="default", b="default", c="default")
     for one, digest in zip(pool.replicas.values(), ("d1" * 32, "d1" * 32, "d2" * 32), strict=True):
         one.at = one.at._replace(digest=digest)
-    pool.compare()
+    pool.compare_targets()
     assert [one.state.value for one in pool.replicas.values()] == ["up", "up", "misfit"]
     assert "d2d2d2d2" in (pool.replicas["c"].misfit or "")
     wanting = ReplicaPool("llama")
-    wanting.take([one.at for one in pool.replicas.values()])
+    wanting.set_addresses([one.at for one in pool.replicas.values()])
     for one in wanting.replicas.values():
         one.found_well({"target": {}}, own=False, ready=True)
-    wanting.compare()
+    wanting.compare_targets()
     assert wanting.up == [] and wanting.choose(None) is None
 
 
@@ -201,11 +201,8 @@ def test_what_a_prompt_is_routed_by(body: dict[str, object], text: str | None) -
 # looking after a call
 
 
-def attended(
-    work: Callable[[], Awaitable[None]], *, gone: float | None = None, why: ApiError | None = None,
-    seconds: float | None = None,
-) -> str:  # fmt: skip
-    """How a call ends: what it raises by name, or "done", and whether its work was cancelled."""
+def attended(work: Callable[[], Coroutine[Any, Any, None]], *, gone: float = 3600, why: ApiError | None = None) -> str:
+    """How a call ends: what it raises by name, or "worked", and whether its work was cancelled."""
     said: list[str] = []
 
     async def working() -> None:
@@ -217,12 +214,16 @@ def attended(
             raise
 
     async def receive() -> dict[str, str]:
-        await asyncio.sleep(3600 if gone is None else gone)
+        await asyncio.sleep(gone)
         return {"type": "http.disconnect"}
+
+    def check() -> None:
+        if why:
+            raise why
 
     async def run() -> None:
         try:
-            await attend(working(), receive, lambda: why, 0.01, seconds)
+            await while_client_waits(working(), receive, check, 0.01)
         except ApiError as error:
             said.append(type(error).__name__)
 
@@ -230,24 +231,15 @@ def attended(
     return " ".join(said)
 
 
-async def at_once() -> None:
-    return None
-
-
-async def for_ever() -> None:
-    await asyncio.sleep(3600)
-
-
 async def failing() -> None:
     raise BadKey(reason="x")
 
 
 def test_a_call_ends_with_its_work_or_with_whatever_ends_it_sooner() -> None:
-    assert attended(at_once) == "worked"
+    assert attended(lambda: asyncio.sleep(0)) == "worked"
     assert attended(failing) == "BadKey"
-    assert attended(for_ever, gone=0.0) == "cancelled"
-    assert attended(for_ever, why=BadKey(reason="x")) == "cancelled BadKey"
-    assert attended(for_ever, seconds=0.0) == f"cancelled {DeadlineExceeded.__name__}"
+    assert attended(lambda: asyncio.sleep(3600), gone=0.0) == "cancelled"
+    assert attended(lambda: asyncio.sleep(3600), why=BadKey(reason="x")) == "cancelled BadKey"
 
 
 # what is kept, token by token
