@@ -49,7 +49,6 @@ class HarvestedAnswer(BaseModel):
     """SHA-256 of the API key that the client gave."""
     tenant: str | None = None
     route: str | None = None
-    language: str | None = None
     began: float
     ended: float
 

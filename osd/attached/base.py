@@ -1,5 +1,5 @@
 """What osd asks of a serving engine: to say what it is, to take a draft version and tell which one it drafts with; and
-what clients of engines over HTTP share."""
+what its clients share, which reach it over HTTP."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from storage.errors import BadInput, OsdError
 
-Schedule = Sequence[tuple[int, int, int]]
-"""Draft lengths: (first, last, length) by running requests."""
 PATIENCE = 30.0
 """Seconds until an engine must have answered; loading a large draft takes some."""
 
@@ -88,39 +86,8 @@ class EngineFacts:
         return digests.pop() if len(digests) == 1 else None
 
 
-class ServingEngine(Protocol):
-    """An engine that osd can probe and publish to."""
-
-    @property
-    def name(self) -> str:
-        """Return the host and port by which it is reached."""
-        ...
-
-    def probe(self) -> EngineFacts:
-        """Return what it is. Raises EngineUnreachable, EngineUnsuited."""
-        ...
-
-    def served(self) -> Sequence[RankVersion]:
-        """Return what each rank drafts with. Raises EngineUnreachable."""
-        ...
-
-    def publish(self, folder: Path, sha256: str, version: str) -> Sequence[RankVersion]:
-        """Load a folder as the draft on every rank, or on none; return what each has then. Raises EngineRefused for a
-        draft that is no good, EngineUnsuited where it does not see the folder, EngineUnreachable."""
-        ...
-
-    def set_gamma(self, schedule: Schedule) -> None:
-        """Change draft lengths while it runs. Raises EngineRefused, EngineUnreachable."""
-        ...
-
-    def counters(self) -> Mapping[str, float]:
-        """Return its counters of speculation, by vLLM's metric names; ``…_per_pos`` with the position behind a colon.
-        Raises EngineUnreachable."""
-        ...
-
-
-class HttpEngine:
-    """An engine at a URL."""
+class ServingEngine:
+    """An engine at a URL that osd can probe and publish to."""
 
     def __init__(self, url: str, headers: dict[str, str], api_key: str | None) -> None:
         """``headers`` go with every request, ``api_key`` as a bearer token. Raises BadInput."""
@@ -133,6 +100,19 @@ class HttpEngine:
     def name(self) -> str:
         """Return the host and port by which it is reached."""
         return self._name
+
+    def probe(self) -> EngineFacts:
+        """Return what it is. Raises EngineUnreachable, and EngineUnsuited with what to do about it."""
+        raise NotImplementedError
+
+    def served(self) -> Sequence[RankVersion]:
+        """Return what each rank drafts with. Raises EngineUnreachable."""
+        raise NotImplementedError
+
+    def publish(self, folder: Path, sha256: str, version: str) -> Sequence[RankVersion]:
+        """Load a folder as the draft on every rank, or on none; return what each has then. Raises EngineRefused for a
+        draft that is no good, EngineUnsuited where it does not see the folder, EngineUnreachable."""
+        raise NotImplementedError
 
     def _unsuited(self, reason: str) -> EngineUnsuited:
         """Return the error of an engine that is not set up for what is asked of it."""

@@ -52,8 +52,6 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         self._publishing = False
         self._noted: str | None = None
         """The fault that was told last; None where the last look went well."""
-        self.finished = 0
-        """Answers that were harvested of it."""
         if found := self.version_of(facts.serves):
             self.serving[self.line] = found
         self._beat()

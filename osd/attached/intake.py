@@ -94,7 +94,6 @@ class Intake:
             self._store.samples.add(kept)
         new = self._store.outcomes.add([outcome_of(*one) for one in known], batch.engine, batch.batch, batch.done)
         if new or not known:
-            follower.finished += len(known)
             self._count(batch, len(known))
             self._count_positions(batch.engine, kept)
             self._read_later(batch.engine, known)

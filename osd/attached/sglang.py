@@ -22,15 +22,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from prometheus_client.parser import text_string_to_metric_families
 
 from osd.attached.base import (
     EngineError,
     EngineFacts,
     EngineRefused,
-    HttpEngine,
     RankVersion,
-    Schedule,
+    ServingEngine,
     detail,
 )
 from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
@@ -47,7 +45,7 @@ CHUNK = 256 << 20
 """Bytes of tensors in one request, but for a tensor that is larger."""
 
 
-class SglangEngine(HttpEngine):
+class SglangEngine(ServingEngine):
     """An SGLang at a URL."""
 
     def __init__(self, url: str, api_key: str | None, target: str | None = None, draft: str | None = None) -> None:
@@ -115,20 +113,6 @@ class SglangEngine(HttpEngine):
         self._require_draft_role()
         self._label(f"{LABEL}{version}@{sha256}")
         return self.served()
-
-    def set_gamma(self, schedule: Schedule) -> None:
-        """Refuse: SGLang takes draft lengths at its start. Raises EngineUnsuited."""
-        raise self._unsuited("SGLang takes draft lengths at its start alone (--speculative-num-steps)")
-
-    def counters(self) -> Mapping[str, float]:
-        """Return how many rounds it verified, by vLLM's name, where it runs with --enable-metrics. What was drafted and
-        accepted SGLang has as gauges of the last moments alone."""
-        text = self._fetch("GET", "/metrics").decode()
-        calls = [
-            sample.value for family in text_string_to_metric_families(text) for sample in family.samples
-            if sample.name == "sglang:spec_verify_calls_total"
-        ]  # fmt: skip
-        return {"vllm:spec_decode_num_drafts": sum(calls)} if calls else {}
 
     def _load(self, ready: Sequence[str]) -> None:
         try:

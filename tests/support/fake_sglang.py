@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, Response
 from safetensors.torch import load_file
 
 ALLOWED = {("torch._utils", "_rebuild_tensor_v2"), ("collections", "OrderedDict")}
@@ -75,12 +75,6 @@ class FakeSglang:
         @app.get("/model_info")
         def model_info() -> dict[str, Any]:
             return {"model_path": str(self.target_path), "weight_version": self.label}
-
-        @app.get("/metrics")
-        def metrics() -> Response:
-            return PlainTextResponse(
-                '# TYPE sglang:spec_verify_calls_total counter\nsglang:spec_verify_calls_total{tp_rank="0"} 7.0\n'
-            )
 
         @app.post("/{route}")
         async def control(route: str, http: Request) -> Response:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from osd.attached.base import EngineError, EngineFacts, EngineRefused, HttpEngine, RankVersion, Schedule, detail
+from osd.attached.base import EngineError, EngineFacts, EngineRefused, RankVersion, ServingEngine, detail
 from osd.models.model_digest import digest_of
 from storage.versions.feature_kinds import FEATURE_KINDS
 
@@ -23,9 +23,11 @@ COUNTERS = "vllm:spec_decode_num_"
 DRAFT_MODEL = "draft_model"
 METHODS = (DRAFT_MODEL, *FEATURE_KINDS)
 """The methods whose drafts osd trains; those of feature drafts have the names of their kinds."""
+Schedule = Sequence[tuple[int, int, int]]
+"""Draft lengths: (first, last, length) by running requests."""
 
 
-class VllmEngine(HttpEngine):
+class VllmEngine(ServingEngine):
     """A vLLM at a URL."""
 
     def __init__(self, url: str, token: str, api_key: str | None = None) -> None:
@@ -66,11 +68,11 @@ class VllmEngine(HttpEngine):
         return self._read("/v1/osd/publish", lambda said: _ranks(said["workers"]), done)
 
     def set_gamma(self, schedule: Schedule) -> None:
-        """Change draft lengths while it runs."""
+        """Change draft lengths while it runs. Raises EngineRefused, EngineUnreachable."""
         self._ask("PUT", "/v1/osd/gamma", {"schedule": [list(part) for part in schedule]})
 
     def counters(self) -> Mapping[str, float]:
-        """Return its counters of speculation."""
+        """Return its counters of speculation, by their names; ``…_per_pos`` with the position behind a colon."""
         return self._read("/metrics", _counters, self._fetch("GET", "/metrics"))
 
     def complete(self, tokens: Sequence[int], most: int) -> list[int]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from osd.attached.base import EngineFacts, EngineUnreachable, EngineUnsuited, RankVersion, Schedule
+from osd.attached.base import EngineFacts, EngineUnreachable, EngineUnsuited, RankVersion
 from osd.attached.vllm.engine import COMPLETIONS, DRAFT_MODEL, VllmEngine, trial_prompt
 from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
 from osd.models.model_digest import model_digest
@@ -109,10 +109,6 @@ class StockVllm(VllmEngine):
             raise
         self._published, self._rank = (version, folder), RankVersion(0, process, version, sha256)
         return [self._rank]
-
-    def set_gamma(self, schedule: Schedule) -> None:
-        """Refuse: a stock vLLM takes draft lengths at its start alone. Raises EngineUnsuited."""
-        raise self._unsuited("without osd's plugin it takes draft lengths at its start alone")
 
     def _start_again(self, folder: Path, version: str, before: str) -> str:
         """Return the new process's identity."""

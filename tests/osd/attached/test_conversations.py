@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osd.attached import passes
@@ -34,14 +34,8 @@ def test_every_form_gives_prompt_and_response(tmp_path: Path) -> None:
     ]  # fmt: skip
     found = list(read_conversations(written(tmp_path / "a.jsonl", lines)))
     assert all(isinstance(one, Conversation) and one.response == "so." for one in found)
-    assert [bool(one.messages) for one in found if isinstance(one, Conversation)] == [
-        False,
-        False,
-        True,
-        True,
-        True,
-        False,
-    ]
+    chats = [bool(one.messages) for one in found if isinstance(one, Conversation)]
+    assert chats == [False, False, True, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -55,11 +49,15 @@ def test_a_line_that_is_none_is_named_and_the_next_goes_on(tmp_path: Path, line:
     assert isinstance(found[0], BadPromptFile) and "line 1" in str(found[0]) and isinstance(found[1], Conversation)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda x: st.lists(x) | st.dictionaries(
+LINES = st.lists(st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda x: st.lists(x) | st.dictionaries(
     st.sampled_from(["prompt", "messages", "response", "request", "role", "content", "choices", "message", "text"]), x
-)))  # fmt: skip
-def test_no_line_raises(tmp_path_factory: pytest.TempPathFactory, line: Any) -> None:
-    path = written(tmp_path_factory.mktemp("lines") / "a.jsonl", [line])
+)), min_size=1, max_size=12)  # fmt: skip
+
+
+@settings(max_examples=20)
+@given(LINES)
+def test_no_line_raises(tmp_path_factory: pytest.TempPathFactory, lines: list[Any]) -> None:
+    path = written(tmp_path_factory.mktemp("lines") / "a.jsonl", lines)
     assert all(isinstance(one, Conversation | BadPromptFile) for one in read_conversations(path))
 
 

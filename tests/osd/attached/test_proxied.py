@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import threading
@@ -30,12 +31,10 @@ from osd.models.model_digest import model_digest
 from storage.records import Route, TokenKind, VersionState
 from storage.settings import Settings
 from storage.store import Store
-from tests.osd.attached.test_attach import Running, ask, better, settings
+from tests.osd.attached.conftest import Running, ask, better
 from tests.support.fake_stock_vllm import HOOK, FakeStock
 from tests.support.fake_vllm import TOKEN, FakeEngine
 from tests.support.waiting import until
-
-__all__ = ["settings"]
 
 
 @pytest.fixture
@@ -101,10 +100,7 @@ def test_what_passes_is_learned_from_and_clients_get_what_they_asked_for(
         assert samples.draft_version == home.root and samples.route == "sql"
         assert samples.drafted[samples.kinds == TokenKind.REJECTED].tolist() == stock.engine.refused[prompt]
     assert home.sender.counts["failed"] == 0
-
-
-def test_everything_else_passes_as_it_is(stock: FakeStock, vllm: Running, home: Household) -> None:
-    for path in ("/v1/models", "/version", "/nowhere?a=1&b=%20"):
+    for path in ("/v1/models", "/version", "/nowhere?a=1&b=%20"):  # everything else passes as it is
         assert fetch(home.proxy.url + path) == fetch(vllm.url + path)
     wrong = {"prompt": [5], "max_tokens": 0}
     assert fetch(home.proxy.url + "/v1/completions", wrong) == fetch(vllm.url + "/v1/completions", wrong)
@@ -125,7 +121,7 @@ def fetch(url: str, body: Any = None) -> tuple[int, bytes]:
         return error.code, error.read()
 
 
-def test_a_newer_version_is_published_by_starting_vllm_again(
+def test_a_newer_version_is_published_by_starting_vllm_again_and_anew_where_somebody_did(
     store: Store, stock: FakeStock, home: Household, folders: dict[str, Path]
 ) -> None:
     said = ask(home.proxy, [9, 9, 9])
@@ -137,14 +133,6 @@ def test_a_newer_version_is_published_by_starting_vllm_again(
     until(lambda: {one.draft_version for one in store.outcomes.recent()} == {home.root, newer})
     (engine,) = store.engines.list()
     assert engine.facts["ranks"][0]["version"] == newer
-
-
-def test_one_that_somebody_started_again_gets_the_current_version_anew(
-    store: Store, stock: FakeStock, home: Household, folders: dict[str, Path]
-) -> None:
-    newer = better(store, folders, home.root)
-    until(lambda: len(stock.restarts) == 1)
-    until(lambda: list(store.versions.serving("sql").values()) == [newer])
     stock.restart(folders["draft"])
     until(lambda: len(stock.restarts) == 2)
     until(lambda: home.sender.serving == weights_digest(folders["better"]))
@@ -176,22 +164,16 @@ def test_a_hook_that_starts_another_draft_is_found_out(vllm: Running, folders: d
         engine.publish(folders["better"], weights_digest(folders["better"]), "v1")
 
 
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        ("/nowhere/at/all", "cannot be run"),
-        ("tail -f /dev/null", "had not ended"),
-        ("true", "did not bring it up"),
-        (None, "attach.restart"),
-    ],
-)
-def test_what_is_wrong_with_a_hook_is_said(
-    vllm: Running, folders: dict[str, Path], command: str | None, says: str
-) -> None:
-    hook = RestartHook(command, 0.5) if command else None
-    engine = StockVllm(vllm.url, None, None, str(folders["draft"]), hook)
-    with pytest.raises(EngineUnsuited, match=says):
-        engine.publish(folders["better"], weights_digest(folders["better"]), "v1")
+def test_what_is_wrong_with_a_hook_is_said(vllm: Running, folders: dict[str, Path]) -> None:
+    wrong = {
+        "/nowhere/at/all": "cannot be run", "tail -f /dev/null": "had not ended", "true": "did not bring it up",
+        None: "attach.restart",
+    }  # fmt: skip
+    for command, says in wrong.items():
+        hook = RestartHook(command, 0.5) if command else None
+        engine = StockVllm(vllm.url, None, None, str(folders["draft"]), hook)
+        with pytest.raises(EngineUnsuited, match=says):
+            engine.publish(folders["better"], weights_digest(folders["better"]), "v1")
 
 
 def test_a_probe_says_what_is_missing(
@@ -210,8 +192,6 @@ def test_a_probe_says_what_is_missing(
 
 
 def test_a_client_that_leaves_takes_the_request_with_it() -> None:
-    import asyncio
-
     gone = threading.Event()
 
     async def endless(scope: Any, receive: Any, send: Any) -> None:

@@ -148,10 +148,9 @@ class Exchange:
         """Return what the collector is sent of it."""
         speculation = self.speculation or {}
         return {
-            "chat": self.chat, "temperature": self.asked.get("temperature"), "prompt": self.prompt,
+            "temperature": self.asked.get("temperature"), "prompt": self.prompt,
             "choices": [vars(self.choices[index]) for index in sorted(self.choices)],
             "accepted": speculation.get("per_step_accepted"), "drafted": speculation.get("per_step_drafted"),
-            "model": self.asked.get("model"),
         }  # fmt: skip
 
     @property

@@ -93,7 +93,6 @@ class HarvestMiddleware:
             "key": hashlib.sha256(key.encode()).hexdigest() if scheme.lower() == "bearer" and key else None,
             "tenant": headers.get(self.sender.tenant_header) if self.sender.tenant_header else None,
             "route": headers.get("x-osd-route"),
-            "language": headers.get("x-osd-language"),
             "version": self.sender.serving,
             "began": time.time(),
         }

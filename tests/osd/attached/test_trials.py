@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from osd.attached.trials import TunedBatch, batch_sizes, draft_lengths, judged, schedule_of, tune
-
-PLUGIN = Path(__file__).parents[3] / "osd" / "attached" / "vllm" / "plugin" / "osd_vllm"
 
 
 @given(most=st.integers(1, 300))
@@ -50,13 +47,3 @@ def test_every_length_is_measured_as_often_and_progress_is_told() -> None:
     found = list(tune([1, 2, 4], [0, 2, 4], measure, lambda done, turns: told.append((done, turns))))
     assert sorted(asked) == sorted((b, n) for b in (1, 2, 4) for n in (0, 2, 4) for _ in range(3))
     assert told[-1] == (27, 27) and [one.best for one in found] == [4, 4, 0]
-
-
-def test_the_plugins_lookup_reads_a_schedule_as_vllm_does() -> None:
-    source = (PLUGIN / "scheduler.py").read_text()
-    body = source[source.index("def lookup") : source.index("def _with_live_gamma")]
-    space: dict[str, object] = {}
-    exec(body, space)  # the module itself imports vLLM
-    lookup = space["lookup"]
-    assert callable(lookup)
-    assert lookup([(1, 2, 4), (3, 4, 0)], 6, 3) == [0, 3, 3, 0, 0, 0, 0]

@@ -1,4 +1,4 @@
-"""What may be loaded into an engine's draft, where that shares parameters with the target."""
+"""Parts of vLLM's plugin, each by itself: what may be loaded, what is remembered of tokens, how a schedule is read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from safetensors.torch import save_file
 
 from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.routes import remember_tokens
 from osd.attached.vllm.plugin.osd_vllm.weights import Refused, check, shapes
+from osd.demo import TARGET
+from osd.models.tokenizer import load_tokenizer
+from tests.support.fake_vllm import PLUGIN_FOLDER, FakeEngine, make_app
 
 EMBEDDINGS = torch.arange(12.0).view(6, 2)
 SHARED = {"model.embed_tokens.weight": EMBEDDINGS}
@@ -56,3 +61,46 @@ def test_a_head_that_reads_other_hidden_states_is_refused(tmp_path: Path) -> Non
     other = head(tmp_path / "other", OWN, eagle_aux_hidden_state_layer_ids=[1, 2, 3])
     with pytest.raises(Refused, match="eagle_aux_hidden_state_layer_ids"):
         checked(other, other, eagle_aux_hidden_state_layer_ids=[2, 4, 5])
+
+
+def test_every_token_s_text_is_the_tokenizer_s() -> None:
+    plain: Any = load_tokenizer(TARGET)
+    tokenizer: Any = load_tokenizer(TARGET)
+    remember_tokens(tokenizer)
+    ids = range(len(plain))
+    expected = [plain.decode([token]) for token in ids]
+    assert [tokenizer.decode([token]) for token in ids] == expected
+    assert [tokenizer.decode([token]) for token in ids] == expected
+    some = [5, 600, 70, 9]
+    assert tokenizer.decode(some) == plain.decode(some)
+    special = tokenizer.all_special_ids[:1]
+    assert tokenizer.decode(special, skip_special_tokens=True) == ""
+    assert tokenizer.decode(special) == plain.decode(special) != ""
+
+
+def test_a_token_is_decoded_once() -> None:
+    asked: list[list[int]] = []
+    tokenizer = SimpleNamespace(decode=lambda ids: asked.append(ids) or "text")
+    remember_tokens(tokenizer)
+    assert [tokenizer.decode([7]) for _ in range(3)] == ["text"] * 3 and asked == [[7]]
+    tokenizer.decode([7, 8])
+    tokenizer.decode([7, 8])
+    assert asked == [[7], [7, 8], [7, 8]]
+
+
+def test_vllm_s_tokenizer_is_the_one_that_remembers(fake: FakeEngine) -> None:
+    asked: list[list[int]] = []
+    fake.tokenizer = SimpleNamespace(decode=lambda ids: asked.append(ids) or "text")
+    with TestClient(make_app(fake)):
+        assert [fake.tokenizer.decode([7]) for _ in range(3)] == ["text"] * 3
+    assert asked == [[7]]
+
+
+def test_the_plugins_lookup_reads_a_schedule_as_vllm_does() -> None:
+    source = (PLUGIN_FOLDER / "osd_vllm" / "scheduler.py").read_text()
+    body = source[source.index("def lookup") : source.index("def _with_live_gamma")]
+    space: dict[str, object] = {}
+    exec(body, space)  # the module itself imports vLLM
+    lookup = space["lookup"]
+    assert callable(lookup)
+    assert lookup([(1, 2, 4), (3, 4, 0)], 6, 3) == [0, 3, 3, 0, 0, 0, 0]
