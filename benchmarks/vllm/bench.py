@@ -34,7 +34,7 @@ from benchmarks.vllm.server import (
     vllm_server,
 )  # fmt: skip
 from osd.attached.vllm.engine import VllmEngine
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.bench.harness.options import (
     DraftOption,
     JsonOption,

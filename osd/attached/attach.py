@@ -26,8 +26,8 @@ from storage.store import Store
 log = logging.getLogger(__name__)
 
 KINDS = ("vllm", PROXIED, SGLANG)
-Connect = Callable[[AttachedEngine], ServingEngine]
-"""Makes an engine's client."""
+Connect = Callable[[Settings, str, Mapping[str, Any]], ServingEngine]
+"""Makes an engine's client, as :func:`connect` does."""
 
 
 class Attachment:
@@ -76,7 +76,7 @@ class Attachment:
         if engine.name in self.followers:
             return
         try:
-            client = self._connect(engine)
+            client = self._connect(self.settings, engine.url, engine.facts)
             facts = client.probe()
             self.store.engines.note(engine.name, asdict(facts))
             self.followers[engine.name] = EngineFollower(self.store, self.settings, client, engine, facts)
@@ -111,8 +111,3 @@ def connect(settings: Settings, url: str, facts: Mapping[str, Any]) -> ServingEn
         return SglangEngine(url, key, facts.get("target"), facts.get("draft"))
     token = read_secret(settings.attach.token, "attach.token", "the token that vLLM was started with").strip()
     return VllmEngine(url, token, key)
-
-
-def connect_attached(settings: Settings, engine: AttachedEngine) -> ServingEngine:
-    """Return the client of an engine of the store. Raises as :func:`connect`."""
-    return connect(settings, engine.url, engine.facts)

@@ -15,8 +15,8 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import ValidationError
 
-from osd.attached.answers import HarvestBatch
 from osd.attached.intake import Intake, UnknownSender
+from osd.attached.samples import HarvestBatch
 from storage.errors import OsdError
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from osd.attached.base import EngineError, EngineFacts, EngineRefused, EngineUnreachable, RankVersion, ServingEngine
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.hotswap.canary_follower import CanaryFollower
 from osd.hotswap.export import export
 from osd.hotswap.whole_features import lacks_rows

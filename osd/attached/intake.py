@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter
 
-from osd.attached.answers import HarvestBatch, HarvestedAnswer
 from osd.attached.follower import EngineFollower
 from osd.attached.passes import DraftPass, Scorer
-from osd.attached.samples import HarvestedFrom, outcome_of, samples_of
+from osd.attached.samples import HarvestBatch, HarvestedAnswer, HarvestedFrom, outcome_of, samples_of
 from osd.recording.redaction import Redactor, load_hook
 from storage.errors import OsdError, StoreError
 from storage.records import DEFAULT_ROUTE, DEFAULT_TENANT, RequestSamples, TokenKind
@@ -77,14 +76,14 @@ class Intake:
         if follower is None:
             raise UnknownSender(engine=batch.engine)
         with self._lock:
-            self._take(batch, follower)
+            self._keep(batch, follower)
 
     def serves(self, engine: str) -> str | None:
         """Return the digest of what an engine drafts with now; None while that is not known."""
         follower = self._followers.get(engine)
         return None if follower is None else follower.serves
 
-    def _take(self, batch: HarvestBatch, follower: EngineFollower) -> None:
+    def _keep(self, batch: HarvestBatch, follower: EngineFollower) -> None:
         tenants, routes = self._tenants(), self._routes(follower.draft)
         known = [
             (answer, origin) for answer in batch.answers if (origin := self._origin(answer, follower, tenants, routes))
@@ -102,7 +101,7 @@ class Intake:
         """Leave to the target what the engine gave no distributions of."""
         for answer, origin in known:
             for number, choice in enumerate(answer.choices):
-                if not choice.top_ids and not (self._late and self._late.put(engine, answer, number, origin)):
+                if not choice.top_ids and not (self._late and self._late.read_later(engine, answer, number, origin)):
                     self.counts.unread.labels(engine).inc()
 
     def _add(self, engine: str, samples: RequestSamples) -> None:
@@ -169,7 +168,7 @@ class LateScoring:
         self._thread = threading.Thread(target=self._work, name="osd-late-scoring", daemon=True)
         self._thread.start()
 
-    def put(self, engine: str, answer: HarvestedAnswer, number: int, origin: HarvestedFrom) -> bool:
+    def read_later(self, engine: str, answer: HarvestedAnswer, number: int, origin: HarvestedFrom) -> bool:
         """Let an answer's choice be read later; return False where it cannot be: the target is another, the text too
         long, or too many wait."""
         long = len(answer.prompt) + len(answer.choices[number].tokens) > self._scorer.length

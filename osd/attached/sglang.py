@@ -31,8 +31,7 @@ from osd.attached.base import (
     ServingEngine,
     detail,
 )
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
-from osd.attached.vllm.plugin.osd_vllm.weights import NotSeen, Refused, check, shapes
+from osd.attached.vllm.plugin.osd_vllm.weights import NotSeen, Refused, check, shapes, weights_digest
 from osd.models.model_digest import model_digest
 
 KIND = "sglang"

@@ -20,7 +20,7 @@ from statistics import fmean, stdev
 
 from osd.attached.base import EngineFacts, EngineUnsuited
 from osd.attached.vllm.engine import VllmEngine, trial_prompt
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 
 PROMPTS, OUTPUT = 6, 32
 """Answers of a self-test, and tokens of each."""

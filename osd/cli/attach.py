@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -53,7 +52,7 @@ def attach(here: CommandContext, options: ProxyOptions) -> None:
         return
     import uvicorn
 
-    from osd.attached.attach import Attachment, connect_attached
+    from osd.attached.attach import Attachment, connect
     from osd.attached.collector import make_collector
     from osd.attached.intake import Intake
     from storage.files.secrets import read_secret
@@ -65,7 +64,7 @@ def attach(here: CommandContext, options: ProxyOptions) -> None:
     with ExitStack() as stack:
         store = stack.enter_context(here.store())
         bound = stack.enter_context(listen(mine.host, mine.port, "attach.port"))
-        attachment = Attachment(store, settings, partial(connect_attached, settings))
+        attachment = Attachment(store, settings, connect)
         stack.callback(attachment.close)
         attachment.start()
         intake = Intake(store, settings, attachment.followers, scorer=_scorer(settings))

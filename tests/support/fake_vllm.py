@@ -15,6 +15,8 @@ import types
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import copy, deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,17 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(PLUGIN_FOLDER))
 
 
+@cache
+def module_in(folder: Path) -> Any:
+    """A folder's model; read once, so whoever changes it takes a copy."""
+    return read_weights(folder, "auto").eval().requires_grad_(False)
+
+
 class FakeEngine:
     """The engine client: one rank, whose worker is the plugin's real one over a model of transformers."""
 
     def __init__(self, target: Path, draft: Path, gamma: int) -> None:
-        self.target: Any = read_weights(target, "auto").eval().requires_grad_(False)
+        self.target: Any = copy(module_in(target))
         self.gamma, self.weight_version = gamma, ""
         self.tokenizer: Any = None
         self.refused: dict[tuple[int, ...], list[int]] = {}
@@ -60,7 +68,7 @@ class FakeEngine:
     def restart(self, draft: Path) -> None:
         """Start the worker again, with the draft of the command line."""
         worker = importlib.import_module("osd_vllm.worker")
-        self.draft: Any = read_weights(draft, "auto").eval().requires_grad_(False)
+        self.draft: Any = deepcopy(module_in(draft))
         config = Namespace(model=str(draft), hf_config=AutoConfig.from_pretrained(draft))
         speculative = Namespace(draft_model_config=config)
         engine = self

@@ -23,7 +23,7 @@ import torch
 
 from osd.attached.base import EngineFacts, EngineUnreachable, EngineUnsuited, RankVersion
 from osd.attached.vllm.engine import COMPLETIONS, DRAFT_MODEL, VllmEngine, trial_prompt
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.models.model_digest import model_digest
 from osd.models.weights import read_weights
 from storage.versions.feature_kinds import feature_kind

@@ -166,8 +166,8 @@ def _seconds(ours: int | None, theirs: int | None) -> float | None:
 def _hides_usage(asked: Mapping[str, Any]) -> bool:
     """Return whether a body asks for a stream without its usage."""
     options = asked.get("stream_options")
-    told = isinstance(options, dict) and options.get("include_usage")
-    return bool(asked.get("stream")) and not told and (options is None or isinstance(options, dict))
+    has_usage = isinstance(options, dict) and options.get("include_usage")
+    return bool(asked.get("stream")) and not has_usage and (options is None or isinstance(options, dict))
 
 
 def prompt_text(asked: Mapping[str, Any]) -> str | None:

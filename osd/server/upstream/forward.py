@@ -55,7 +55,7 @@ class RequestFailed(Exception):
         self.reason, self.trouble = reason, trouble
 
     @classmethod
-    def of(cls, error: Exception, url: str) -> RequestFailed:
+    def from_error(cls, error: Exception, url: str) -> RequestFailed:
         """Say what a failure of the connection means."""
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return cls("unreachable", f"{url} does not answer. Is it running, and reached by that URL?")
@@ -99,7 +99,7 @@ class Forward:
         try:
             await answer.respond_in_time(receive)
         except ApiError as error:
-            if not answer.begun:
+            if not answer.started:
                 raise
             await answer.end_with(error)
         finally:
@@ -113,7 +113,7 @@ class Answering:
     def __init__(self, host: UpstreamHost, call: UpstreamCall, send: Send) -> None:
         self.host, self.call, self._send = host, call, send
         self.tally = StreamTally(hides_usage=call.hides_usage)
-        self.begun = False
+        self.started = False
         """Whether the client has got its first bytes."""
         self._at = time.perf_counter()
         self._first: float | None = None
@@ -189,7 +189,7 @@ class Answering:
                 )
                 first = await _first_bytes(response)
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                raise RequestFailed.of(error, url) from None
+                raise RequestFailed.from_error(error, url) from None
             _require_usable(response, url)
             replica.answered(response.status)
             yield response, first
@@ -231,7 +231,7 @@ class Answering:
             if opened.stands_in and can_be_header(opened.replica.at.draft):
                 more.append(("x-osd-stand-in", opened.replica.at.draft))
         headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in theirs + more]
-        self.begun = True
+        self.started = True
         await self._send({"type": "http.response.start", "status": opened.response.status, "headers": headers})
 
     async def end_with(self, error: ApiError) -> None:

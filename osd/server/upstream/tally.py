@@ -66,10 +66,12 @@ def counts_in(body: bytes) -> UsageCounts | None:
         return None
     places = [part.get("usage") for part in (said, said.get("response"), said.get("message")) if isinstance(part, dict)]
     usage: dict[str, Any] | None = next((one for one in places if isinstance(one, dict)), None)
-    return None if usage is None else UsageCounts(_of(usage, "prompt", "input"), _of(usage, "completion", "output"))
+    if usage is None:
+        return None
+    return UsageCounts(_count(usage, "prompt", "input"), _count(usage, "completion", "output"))
 
 
-def _of(usage: dict[str, Any], *names: str) -> int:
+def _count(usage: dict[str, Any], *names: str) -> int:
     found = next((usage[f"{name}_tokens"] for name in names if f"{name}_tokens" in usage), 0)
     return found if isinstance(found, int) else 0
 

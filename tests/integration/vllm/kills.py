@@ -1,19 +1,13 @@
-"""kill -9 of `osd attach`, the worker and replicas of a real vLLM at random moments, under traffic.
-
-    python -m tests.integration.vllm.kills --seconds 600 --seed 1
+"""kill -9 of `osd attach`, the worker and replicas of a real vLLM at random moments, under traffic
+(`VLLM_KILL_SECONDS=600 pytest -m vllm tests/integration/vllm/test_operations.py`).
 
 Two replicas of one draft that begins with random weights, new versions tried on one of them first. Afterwards every
 answer is in the store at most once and as its client had it, no replica ever drafted with anything that is not a
-version of the ledger, and both end on the current version. Prints one line of JSON; the exit status is 1 where a
-promise was broken."""
+version of the ledger, and both end on the current version."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +16,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from storage.errors import OsdError
 from storage.records import RequestSamples
 from storage.store import Store
@@ -129,20 +123,3 @@ def _differing(kept: Sequence[RequestSamples], answers: Sequence[Streamed]) -> i
 
 def _prompt(one: RequestSamples) -> tuple[int, ...]:
     return tuple(one.tokens[: one.prompt_len].tolist())
-
-
-def main() -> int:
-    """Run it as a command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--mean", type=float, default=15.0, help="seconds between two kills")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="osd-kills-") as folder:
-        found = run(Path(folder), given.seconds, given.seed, given.mean)
-    sys.stdout.write(json.dumps(found) + "\n")
-    return int(bool(found["broken_promises"]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

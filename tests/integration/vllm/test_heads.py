@@ -12,7 +12,7 @@ from benchmarks.vllm.server import PLUGIN, WORKER, plugin_variables, speculation
 from benchmarks.vllm.server import vllm_server as server
 from osd.attached.trials import selftest
 from osd.attached.vllm.engine import VllmEngine
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.demo import TARGET
 from osd.demo.runner.process import worker_beside
 from osd.hotswap.new_draft import new_feature_version

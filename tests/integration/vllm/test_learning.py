@@ -14,7 +14,7 @@ from benchmarks.vllm.server import vllm_server as server
 from osd.attached.base import EngineUnsuited
 from osd.attached.trials import selftest
 from osd.attached.vllm.engine import VllmEngine
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.demo import TARGET
 from osd.demo.runner.process import worker_beside
 from storage.records import RequestSamples, TokenKind

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from storage.records import VersionState
 from storage.versions.canaries import CanaryState
 from tests.integration.vllm import kills

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from benchmarks.vllm.server import api_server, attach_process, cpu_variables, osd_command, random_draft, speculation
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.bench.serve.process import running, wait_for
 from osd.demo import DRAFT, TARGET
 from osd.demo.runner.circle import own_settings

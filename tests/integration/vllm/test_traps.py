@@ -20,7 +20,7 @@ from benchmarks.vllm.server import PLUGIN, WORKER, plugin_variables, speculation
 from benchmarks.vllm.server import vllm_server as server
 from osd.attached.base import EngineRefused, EngineUnsuited
 from osd.attached.vllm.engine import VllmEngine
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.demo import DRAFT, TARGET
 from osd.models.weights import read_weights
 from tests.integration.vllm.conftest import (

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.vllm.server import osd_command, random_draft
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.demo import DRAFT
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.process import environment, save_settings

@@ -123,7 +123,7 @@ def attached(
     scorer: Scorer | None = None,
 ) -> Iterator[Attached]:  # fmt: skip
     """Run both; nothing is entered yet."""
-    attachment = Attachment(store, settings, lambda engine: VllmEngine(engine.url, TOKEN))
+    attachment = Attachment(store, settings, lambda settings, url, facts: VllmEngine(url, TOKEN))
     intake = Intake(store, settings, attachment.followers, scorer=scorer)
     collector = Running(make_collector(intake, TOKEN, 1 << 20))
     monkeypatch.setenv("OSD_VLLM_COLLECTOR", collector.url)

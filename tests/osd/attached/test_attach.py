@@ -23,7 +23,7 @@ from osd.attached.passes import Scorer
 from osd.attached.samples import HarvestedFrom
 from osd.attached.trials import selftest
 from osd.attached.vllm.engine import VllmEngine
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.models.pair import load_model
 from storage.records import TokenKind, VersionState
 from storage.settings import Settings
@@ -78,9 +78,9 @@ def test_a_text_that_the_target_cannot_read_is_counted_and_left(
     made: list[Any] = []
     late = LateScoring(store, Scorer(target, 6, 8), 6, "cpu", lambda *one: made.append(one))
     answer, origin = answer_of(fake, [5, 20, 33], 24), HarvestedFrom("r", "t", "v", True, True, str(target.digest))
-    assert not late.put("gpu-1", answer, 0, origin), "27 tokens, of which 8 can be read"
-    assert not late.put("gpu-1", answer_of(fake, [5, 20, 33], 4), 0, replace(origin, target="another"))
-    assert late.put("gpu-1", answer_of(fake, [5, 20, 33], 4), 0, origin)
+    assert not late.read_later("gpu-1", answer, 0, origin), "27 tokens, of which 8 can be read"
+    assert not late.read_later("gpu-1", answer_of(fake, [5, 20, 33], 4), 0, replace(origin, target="another"))
+    assert late.read_later("gpu-1", answer_of(fake, [5, 20, 33], 4), 0, origin)
     until(lambda: made)
     late.close()
     assert len(made) == 1 and made[0][0] == "gpu-1"
@@ -144,7 +144,7 @@ def test_one_process_attends_to_an_engine_at_a_time(home: Attached, settings: Se
     home.enter()
     first = home.attachment
     first.look_for_engines()
-    second = Attachment(home.store, settings, lambda engine: VllmEngine(engine.url, TOKEN))
+    second = Attachment(home.store, settings, lambda settings, url, facts: VllmEngine(url, TOKEN))
     second.holder = "another process"
     second.look_for_engines()
     assert "gpu-1" in first.followers and not second.followers

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from osd.attached.base import EngineRefused, EngineUnreachable, EngineUnsuited, ServingEngine
 from osd.attached.sglang import LOADING, SglangEngine, payloads
 from osd.attached.vllm.engine import VllmEngine
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.models.model_digest import model_digest
 from tests.osd.attached.conftest import Running, copy
 from tests.support.fake_sglang import FakeSglang

@@ -12,9 +12,8 @@ import torch
 from fastapi.testclient import TestClient
 from safetensors.torch import save_file
 
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
 from osd.attached.vllm.plugin.osd_vllm.routes import remember_tokens
-from osd.attached.vllm.plugin.osd_vllm.weights import Refused, check, shapes
+from osd.attached.vllm.plugin.osd_vllm.weights import Refused, check, shapes, weights_digest
 from osd.demo import TARGET
 from osd.models.tokenizer import load_tokenizer
 from tests.support.fake_vllm import PLUGIN_FOLDER, FakeEngine, make_app

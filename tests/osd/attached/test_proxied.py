@@ -24,8 +24,8 @@ from osd.attached.intake import Intake
 from osd.attached.proxy import HarvestProxy
 from osd.attached.vllm import stock as stock_module
 from osd.attached.vllm.plugin.osd_vllm import sender
-from osd.attached.vllm.plugin.osd_vllm.digests import weights_digest
 from osd.attached.vllm.plugin.osd_vllm.options import Options
+from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.attached.vllm.stock import RestartHook, SpeculatedAnswer, StockVllm, agreement
 from osd.models.model_digest import model_digest
 from storage.records import Route, TokenKind, VersionState
@@ -75,7 +75,7 @@ def home(
     store.routes.add(Route("sql", "sql"))
     store.engines.add(facts.name, vllm.url, "sql", {"kind": facts.kind})
     attachment = Attachment(
-        store, settings, lambda engine: StockVllm(engine.url, None, None, str(folders["draft"]), hook)
+        store, settings, lambda settings, url, facts: StockVllm(url, None, None, str(folders["draft"]), hook)
     )
     collector = Running(make_collector(Intake(store, settings, attachment.followers), TOKEN, 1 << 20))
     before = HarvestProxy(vllm.url, Options(TOKEN, facts.name, collector.url, (), 20, 64, None, 0, "", False, None))

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.attached.answers import HarvestedAnswer
-from osd.attached.samples import HarvestedFrom, outcome_of, positions_of, samples_of, steps_of
+from osd.attached.samples import HarvestedAnswer, HarvestedFrom, outcome_of, positions_of, samples_of, steps_of
 from storage.records import TokenKind
 from tests.support.fake_vllm import FakeEngine
 

@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import State
 
 from . import KNOWN, __version__
-from .digests import target_digests
 from .options import options
 from .sender import sender
+from .weights import target_digests
 
 Facts = dict[str, Any]
 log = logging.getLogger("osd.vllm")

@@ -1,22 +1,21 @@
-"""Reads a draft's folder, checks it against the draft that an engine has loaded before anything of that is touched, and
-loads it into the draft of a running vLLM.
+"""Digests of models' files, by which osd and vLLM's process name weights and targets; and a draft's folder on its way
+into a running vLLM: read, checked against the draft that is loaded before anything of that is touched, loaded.
 
 Runs in vLLM's workers; what SGLang is sent is checked by it too.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import nn
-
-from .digests import weights_digest
 
 Shapes = dict[str, tuple[int, ...]]
 SAME = (
@@ -25,6 +24,10 @@ SAME = (
     "rms_norm_eps", "hidden_act", "eagle_aux_hidden_state_layer_ids", "norm_before_residual", "truncated_vocab_size",
 )  # fmt: skip
 """Fields of config.json in which a new version must be as the draft that the engine started with."""
+TARGET_FILES = (
+    "*.safetensors", "*.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "chat_template*",
+)  # fmt: skip
+"""Files that may have a part in a model's texts; osd chooses among them."""
 
 
 class Refused(ValueError):
@@ -134,7 +137,7 @@ def shared_parameters(draft: nn.Module, target: nn.Module) -> dict[str, torch.Te
     }  # fmt: skip
 
 
-def put(model: nn.Module, config: Any, tensors: Mapping[str, torch.Tensor]) -> int | None:
+def load_tensors(model: nn.Module, config: Any, tensors: Mapping[str, torch.Tensor]) -> int | None:
     """Load checked tensors into a model between two steps; return how many parameters took them, None where the model
     does not say.
 
@@ -156,3 +159,42 @@ def put(model: nn.Module, config: Any, tensors: Mapping[str, torch.Tensor]) -> i
         if tied and head is not None and head.weight.device.type == "cpu":
             head.quant_method.process_weights_after_loading(head)
     return None if loaded is None else len(loaded)
+
+
+def weights_digest(folder: Path) -> str:
+    """Return the SHA-256 of a folder's weights: of each .safetensors file's name and
+    contents, in order of names."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(path.name.encode() + b"\0")
+        for piece in _pieces(path):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def target_digests(name: str, revision: str | None) -> dict[str, str]:
+    """Return the SHA-256 of each file of a model's folder, or of its snapshot in Hugging Face's cache; empty where the
+    files are not here."""
+    folder = Path(name)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+
+        try:
+            folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
+        except (OSError, ValueError):
+            return {}
+    paths = {path for pattern in TARGET_FILES for path in folder.glob(pattern) if path.is_file()}
+    return {path.name: _file_digest(path) for path in sorted(paths)}
+
+
+def _file_digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    for piece in _pieces(path):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            yield piece

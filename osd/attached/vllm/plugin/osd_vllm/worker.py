@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from .digests import weights_digest
-from .weights import NotSeen, Refused, check, put, read, shapes, shared_parameters, sharers
+from .weights import NotSeen, Refused, check, load_tensors, read, shapes, shared_parameters, sharers, weights_digest
 
 Facts = dict[str, Any]
 PROCESS = uuid.uuid4().hex
@@ -87,4 +86,4 @@ class OsdWorker:
 
         model, config = self._osd_draft()
         with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
-            return put(model, config, tensors)
+            return load_tensors(model, config, tensors)
