@@ -85,26 +85,28 @@ async def _gone(receive: Receive) -> None:
 
 
 class Forwarder:
-    """ASGI application that passes everything on to one server. Its connections belong to the event loop of the first
-    request."""
+    """ASGI application that passes all HTTP on to one server. Its connections live as long as the application."""
 
     def __init__(self, upstream: str) -> None:
         """``upstream``: the server's URL, without a path."""
         self.upstream = upstream.rstrip("/")
-        self._client: aiohttp.ClientSession | None = None
+        self._client: aiohttp.ClientSession
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Serve a request; the server hears at once when the client has gone."""
-        if scope["type"] != "http":
+        """Serve the application's life, or a request; the server hears at once when the client has gone."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
             return
         body, gone = await whole_body(receive)
         if not gone:
             await while_client_waits(self._pass(scope, body, send), receive, lambda: None)
 
-    async def close(self) -> None:
-        """Close the connections."""
-        if self._client is not None:
-            await self._client.close()
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with forwarding_client() as self._client:
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
 
     async def _pass(self, scope: MutableMapping[str, Any], body: bytes, send: Send) -> None:
         """Raises what breaks the answer off: the client's connection is then closed too."""
@@ -122,8 +124,6 @@ class Forwarder:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _ask(self, scope: MutableMapping[str, Any], body: bytes) -> aiohttp.ClientResponse:
-        if self._client is None:
-            self._client = forwarding_client()
         path = scope.get("raw_path") or scope["path"].encode()
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
         named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]

@@ -35,27 +35,19 @@ class HarvestProxy:
 
     def __init__(self, upstream: str, options: Options) -> None:
         """``upstream``: URL of vLLM. ``options.engine`` and ``options.collector`` are given."""
-        self.options, self.sender, self._forwarder = options, Sender(options), Forwarder(upstream)
-        self._harvest = HarvestMiddleware(self._forwarder, self.sender)
+        self.options, self.sender = options, Sender(options)
+        self._harvest = HarvestMiddleware(Forwarder(upstream), self.sender)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Serve a request, or the application's life."""
-        if scope["type"] == "lifespan":
-            await self._serve_lifespan(receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1003, "reason": "the proxy passes HTTP alone"})
-        else:
+        if scope["type"] != "lifespan":
             await self._harvest(scope, receive, send)
-
-    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
+            return
         following = asyncio.ensure_future(self._follow_draft())
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        following.cancel()
-        await self._forwarder.close()
-        await asyncio.to_thread(self.sender.close)
-        await send({"type": "lifespan.shutdown.complete"})
+        try:
+            await self._harvest(scope, receive, send)
+        finally:
+            following.cancel()
 
     async def _follow_draft(self) -> None:
         """Keep what the sender knows of the draft fresh; while nobody can tell, answers name none and are not learned

@@ -2,8 +2,8 @@
 
 run ──> app               the API's port: keys and limits as over our own engine (http/guard, http/ring)
   │       │ call          one call: whose it is, its route, what of it is passed on
-  │       │ forward       its replica, and another one before the first byte; the stream as it comes
-  │       v
+  │       │ forward       its replica, and another one before the first byte; the stream as it comes (by what
+  │       v               osd/attached/forwarder has for the proxy before a vLLM, too)
   │     replicas          which are well, which one a route takes
   │       ^
   ├──> watch              asks each whether it is well and what it serves; the store which there are
