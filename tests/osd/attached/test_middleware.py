@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from fastapi.responses import Response
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,6 +44,8 @@ class KeptRecords:
         self.closed = True
 
 
+PATH = "/v1/completions"
+ASKED = {"prompt": [5, 6], "max_tokens": 3}
 BODIES = st.fixed_dictionaries(
     {"prompt": st.lists(st.integers(2, 90), min_size=1, max_size=6), "max_tokens": st.integers(0, 9)},
     optional={
@@ -132,8 +135,6 @@ def test_what_is_not_harvested_passes_untouched(fake: FakeEngine, body: bytes) -
 
     @app.middleware("http")
     async def note(request: Any, _: Any) -> Any:
-        from fastapi.responses import Response
-
         seen.append(await request.body())
         return Response(b"untouched")
 
@@ -142,22 +143,12 @@ def test_what_is_not_harvested_passes_untouched(fake: FakeEngine, body: bytes) -
     assert answer.content == b"untouched" and seen == [body] and not sender.records
 
 
-def test_a_client_that_wants_nothing_kept_is_not_harvested(fake: FakeEngine) -> None:
+def test_a_record_names_the_tenant_and_never_a_key_and_there_is_none_for_who_wants_none(fake: FakeEngine) -> None:
     sender = KeptRecords()
     app = HarvestMiddleware(make_app(fake, harvests=False), sender)
-    served(app, "/v1/completions", {"prompt": [5, 6], "max_tokens": 3}, {"X-OSD-Learn": "false"})
+    served(app, PATH, ASKED, {"X-OSD-Learn": "false"})
     assert not sender.records
-
-
-def test_a_record_names_the_tenant_and_never_a_key(fake: FakeEngine) -> None:
-    sender = KeptRecords()
-    app = HarvestMiddleware(make_app(fake, harvests=False), sender)
-    served(
-        app,
-        "/v1/completions",
-        {"prompt": [5, 6], "max_tokens": 3},
-        {"Authorization": "Bearer osd-secret", "X-Tenant": "acme"},
-    )
+    served(app, PATH, ASKED, {"Authorization": "Bearer osd-secret", "X-Tenant": "acme"})
     assert sender.records[0]["tenant"] == "acme" and "osd-secret" not in json.dumps(sender.records)
     assert len(sender.records[0]["key"]) == 64
 
@@ -169,7 +160,7 @@ def test_a_failing_sender_costs_no_answer(fake: FakeEngine) -> None:
 
     sender = Failing()
     app = HarvestMiddleware(make_app(fake, harvests=False), sender)
-    status, body = served(app, "/v1/completions", {"prompt": [5, 6], "max_tokens": 3})
+    status, body = served(app, PATH, ASKED)
     assert status == 200 and json.loads(body)["choices"][0]["text"] and len(sender.errors) == 1
 
 
@@ -194,8 +185,6 @@ def test_what_is_refused_for_our_sake_is_asked_again_as_the_client_asked(fake: F
 
     @app.middleware("http")
     async def strict(request: Any, _: Any) -> Any:
-        from fastapi.responses import Response
-
         seen.append(json.loads(await request.body()))
         if seen[-1].get("logprobs", 0) > 3:
             return Response(b"logprobs may be 3 at most", 400)

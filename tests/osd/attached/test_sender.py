@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -14,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_vllm import TOKEN, plugin
+from osd.attached.vllm.plugin.osd_vllm import sender as sender_module
+from osd.attached.vllm.plugin.osd_vllm.options import BadOption, Options
+from osd.attached.vllm.plugin.osd_vllm.sender import Sender, encode
+from tests.support.fake_vllm import TOKEN
 from tests.support.waiting import until
 
 
@@ -59,21 +61,24 @@ def collector() -> Iterator[Collector]:
     made.close()
 
 
+Make = Callable[..., Sender]
+
+
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Makes a sender; quicker than in earnest."""
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Makes a sender, quicker than in earnest, that was given some answers."""
     senders = []
     monkeypatch.setenv("OSD_VLLM_TOKEN", TOKEN)
-    plugin(monkeypatch)
-    module = importlib.import_module("osd_vllm.sender")
-    monkeypatch.setattr(module, "WAIT", 0.05)
-    monkeypatch.setattr(module, "AGAIN", 0.1)
+    monkeypatch.setattr(sender_module, "WAIT", 0.05)
+    monkeypatch.setattr(sender_module, "AGAIN", 0.1)
 
-    def made(port: int, **environment: str) -> Any:
+    def made(port: int, answers: int = 0, **environment: str) -> Sender:
         monkeypatch.setenv("OSD_VLLM_COLLECTOR", f"http://127.0.0.1:{port}")
         for name, value in environment.items():
             monkeypatch.setenv(f"OSD_VLLM_{name}", value)
-        senders.append(module.Sender(importlib.import_module("osd_vllm.options").Options.read()))
+        senders.append(Sender(Options.read()))
+        for n in range(answers):
+            senders[-1].put({"n": n, "choices": []})
         return senders[-1]
 
     yield made
@@ -81,16 +86,14 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         sender.close()
 
 
-def test_every_answer_arrives_once_and_in_order(make: Callable[..., Any], collector: Collector) -> None:
-    sender = make(collector.port)
-    for n in range(300):
-        sender.put({"n": n, "choices": []})
+def test_every_answer_arrives_once_and_in_order(make: Make, collector: Collector) -> None:
+    sender = make(collector.port, 300)
     until(lambda: sender.counts["sent"] == 300)
     assert collector.answers() == list(range(300))
     assert len({batch["batch"] for batch in collector.batches}) == len(collector.batches)
 
 
-def test_batches_that_arrived_are_named_as_done(make: Callable[..., Any], collector: Collector) -> None:
+def test_batches_that_arrived_are_named_as_done(make: Make, collector: Collector) -> None:
     sender = make(collector.port)
     for n in range(2):
         sender.put({"n": n, "choices": []})
@@ -99,12 +102,10 @@ def test_batches_that_arrived_are_named_as_done(make: Callable[..., Any], collec
 
 
 def test_what_came_while_the_collector_was_away_arrives_when_it_is_back(
-    make: Callable[..., Any], collector: Collector, tmp_path: Path
+    make: Make, collector: Collector, tmp_path: Path
 ) -> None:
     collector.status = 503
-    sender = make(collector.port, SPOOL=str(tmp_path / "spool"))
-    for n in range(100):
-        sender.put({"n": n, "choices": []})
+    sender = make(collector.port, 100, SPOOL=str(tmp_path / "spool"))
     until(lambda: sender.counts["spooled"] == 100)
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "spool").iterdir())
     collector.status = 200
@@ -114,12 +115,10 @@ def test_what_came_while_the_collector_was_away_arrives_when_it_is_back(
 
 @pytest.mark.parametrize("there", [True, False])
 def test_what_waits_at_the_end_is_sent_or_spooled(
-    make: Callable[..., Any], collector: Collector, tmp_path: Path, there: bool
+    make: Make, collector: Collector, tmp_path: Path, there: bool
 ) -> None:
     collector.status = 200 if there else 503
-    sender = make(collector.port, SPOOL=str(tmp_path / "spool"))
-    for n in range(200):
-        sender.put({"n": n, "choices": []})
+    sender = make(collector.port, 200, SPOOL=str(tmp_path / "spool"))
     sender.close()
     assert sender.counts["sent" if there else "spooled"] == 200
     collector.status = 200
@@ -128,42 +127,31 @@ def test_what_waits_at_the_end_is_sent_or_spooled(
 
 
 def test_what_a_silent_collector_gets_at_the_end_is_spooled(
-    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("osd_vllm.sender")
-    monkeypatch.setattr(module, "PATIENCE", 0.5)
-    monkeypatch.setattr(module, "AGAIN", 5.0)
+    monkeypatch.setattr(sender_module, "PATIENCE", 0.5)
+    monkeypatch.setattr(sender_module, "AGAIN", 5.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        sender = make(silent.getsockname()[1], SPOOL=str(tmp_path / "spool"))
-        for n in range(5):
-            sender.put({"n": n, "choices": []})
+        sender = make(silent.getsockname()[1], 5, SPOOL=str(tmp_path / "spool"))
         sender.close()
     assert sender.counts["spooled"] == 5
 
 
-def test_beyond_its_budget_the_spool_drops_and_counts(
-    make: Callable[..., Any], collector: Collector, tmp_path: Path
-) -> None:
+def test_beyond_its_budget_the_spool_drops_and_counts(make: Make, collector: Collector, tmp_path: Path) -> None:
     collector.status = 503
-    sender = make(collector.port, SPOOL=str(tmp_path / "spool"), SPOOL_MB="0")
-    for n in range(10):
-        sender.put({"n": n, "choices": []})
+    sender = make(collector.port, 10, SPOOL=str(tmp_path / "spool"), SPOOL_MB="0")
     until(lambda: sender.counts["dropped"] == 10)
     assert not list((tmp_path / "spool").iterdir())
 
 
-def test_a_full_queue_drops_and_never_waits(make: Callable[..., Any], collector: Collector) -> None:
+def test_a_full_queue_drops_and_never_waits(make: Make, collector: Collector) -> None:
     collector.status = 503
-    sender = make(collector.port, QUEUE="5")
-    for n in range(1000):
-        sender.put({"n": n, "choices": []})
+    sender = make(collector.port, 1000, QUEUE="5")
     until(lambda: sender.counts["taken"] + sender.counts["dropped"] >= 1000)
     assert sender.counts["dropped"] >= 1000 - sender.counts["taken"] > 0
 
 
-def test_a_batch_that_is_wrong_does_not_hold_up_the_next(
-    make: Callable[..., Any], collector: Collector, tmp_path: Path
-) -> None:
+def test_a_batch_that_is_wrong_does_not_hold_up_the_next(make: Make, collector: Collector, tmp_path: Path) -> None:
     collector.status = 422
     sender = make(collector.port, SPOOL=str(tmp_path / "spool"))
     sender.put({"n": 1, "choices": []})
@@ -175,26 +163,17 @@ def test_a_batch_that_is_wrong_does_not_hold_up_the_next(
 
 @pytest.mark.parametrize(
     ("name", "value", "says"),
-    [
-        ("TOKEN", "short", "at least 16 characters"),
-        ("COLLECTOR", "http://10.0.0.1:8002", "in the clear"),
-        ("COLLECTOR", "nowhere", "no URL"),
-        ("FOLDERS", "/no/such/folder", "no folder"),
-        ("TOP_K", "many", "no number"),
-    ],
-)
-def test_a_wrong_variable_is_named(
-    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
-) -> None:
-    options = importlib.import_module("osd_vllm.options")
+    [("TOKEN", "short", "at least 16 characters"), ("COLLECTOR", "http://10.0.0.1:8002", "in the clear"),
+     ("COLLECTOR", "nowhere", "no URL"), ("FOLDERS", "/no/such/folder", "no folder"), ("TOP_K", "many", "no number")],
+)  # fmt: skip
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str) -> None:
+    monkeypatch.setenv("OSD_VLLM_TOKEN", TOKEN)
     monkeypatch.setenv(f"OSD_VLLM_{name}", value)
-    with pytest.raises(options.BadOption, match=f"OSD_VLLM_{name}.*{says}"):
-        options.Options.read()
+    with pytest.raises(BadOption, match=f"OSD_VLLM_{name}.*{says}"):
+        Options.read()
 
 
-def test_answers_are_counted_alone_once_their_positions_are_spent(
-    make: Callable[..., Any], collector: Collector
-) -> None:
+def test_answers_are_counted_alone_once_their_positions_are_spent(make: Make, collector: Collector) -> None:
     sender = make(collector.port, POSITIONS="10")
     assert sender.depth() == sender.k
     sender.put({"n": 1, "choices": [{"top_ids": [[1]] * 30}]})
@@ -208,8 +187,7 @@ def test_answers_are_counted_alone_once_their_positions_are_spent(
     assert sender.counts["counted"] == 1 and collector.answers() == [1, 2]
 
 
-def test_pieces_are_the_json_of_the_whole(make: Callable[..., Any]) -> None:
-    encode = importlib.import_module("osd_vllm.sender").encode
+def test_pieces_are_the_json_of_the_whole() -> None:
     value = {
         "batch": "b", "done": [], "answers": [
             {"id": 'q"\\é\n', "prompt": [1, 2],
