@@ -44,8 +44,8 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         self.line = store.versions.current(self.draft, facts.digest).draft
         """The draft's line of versions for the engine's target."""
         self.started = records.now()
-        self.away: str | None = None
-        """Why the engine was not reached at the last look; None where it was."""
+        self.away = False
+        """Whether the engine was not reached at the last look."""
         self._every = settings.attach.poll_seconds
         self._gone_seconds = settings.fleet.gone_seconds
         self._digests: dict[str, str] = {}
@@ -105,9 +105,7 @@ class EngineFollower(CanaryFollower[DraftVersion]):
     def _look(self) -> None:
         try:
             self._notice_restart(self.client.served())
-            if self.away is not None and self.troubles.get(self.line) == self.away:
-                del self.troubles[self.line]
-            self.away = None
+            self.away = False
             super()._look()
         except EngineError as error:
             self._note(error)
@@ -128,7 +126,7 @@ class EngineFollower(CanaryFollower[DraftVersion]):
             log.warning("%s", error, extra={"action": "engine_away"})
         self._noted = self.troubles[self.line] = str(error)
         if isinstance(error, EngineUnreachable):
-            self.away = str(error)
+            self.away = True
         else:
             self._beat()
 

@@ -34,9 +34,9 @@ from osd.demo.prompts import prompts as shipped
 from osd.demo.runner.process import command, environment
 from osd.models.tokenizer import load_tokenizer
 from osd.prompts import encode
+from tests.integration.vllm.conftest import TOKEN
 from tests.support.fake_vllm import PLUGIN_FOLDER
 
-TOKEN = "the token of a test, long enough"
 PATIENCE = 600.0
 """Seconds until what must come has come, on a busy machine."""
 Tokens = tuple[int, ...]

@@ -23,9 +23,9 @@ from osd.demo.runner.process import environment, save_settings
 from storage.settings import Settings
 from storage.store import Store, open_store
 from storage.versions.weights import copy_files, servable_files
+from tests.integration.vllm.conftest import PYTHON
 from tests.integration.vllm.replicas import PATIENCE, TOKEN, Replica, Restartable, osd_process
 
-PYTHON = Path(os.environ.get("VLLM_PYTHON", Path(__file__).resolve().parents[3] / ".venv-vllm" / "bin" / "python"))
 PORTS = range(int(os.environ.get("VLLM_PORTS", "8200")), 9999)
 """Ports of replicas must be the same after a restart, so they are none that the system gives to others meanwhile."""
 LEASE_SECONDS = 5.0
