@@ -1,8 +1,7 @@
 """What drafting and verifying cost here and now: a(B) and b(B, N), learned while serving.
 
-B rows share a pass, and N tokens are in it, of all rows together. Each cell (batch, tokens) keeps the median of its
-last few timings; a line through the cells fills in those never timed. Both forget, and a stray timing moves neither.
-The rule goodput takes the same timings as curves with an error (:mod:`osd.gamma.costs.pass_times`).
+B rows share a pass, and N tokens are in it, of all rows together. :class:`~osd.gamma.costs.pass_times.PassTimes` says
+what a pass of any shape takes; gamma rules, routers and tree pruning ask :class:`CostModel`, each in its own terms.
 """
 
 from __future__ import annotations
@@ -10,13 +9,18 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from osd.gamma.costs.pass_times import CostCurve, PassTimes
-from osd.gamma.costs.surface import TRUSTED, WINDOW, Surface, lower_median
+import numpy as np
 
-__all__ = ["TRUSTED", "WINDOW", "CostModel", "MachineLoad"]
+from osd.gamma.costs.pass_times import WINDOW, CostCurve, PassTimes, lower_median
+
+__all__ = ["CostModel", "MachineLoad", "nearly"]
 
 _LATE_ENOUGH = 3
 """Late drafts (with text to read first), and no others, after which their times count as the cost of drafting."""
+_LATE_ERROR = 0.3
+"""Standard error of a late draft's time, ÷ it."""
+_DEEPEST = 32
+"""Draft passes up to which single costs are looked up; deeper drafts cost as much a pass."""
 _LOAD_WINDOW = 7
 _LOAD_ANCHOR = 0.98
 
@@ -25,17 +29,6 @@ def nearly(tokens: int) -> int:
     """Round a number of tokens so that similar passes share a cell: eight cells from one power of two to the next."""
     step = 1 << max(0, tokens.bit_length() - 4)
     return (tokens + step // 2) // step * step
-
-
-def rounds_left(at: int, now: int, most: int) -> int:
-    """Return the rounds for which costs looked up in round ``at`` still hold: ``most``, fewer while little was
-    timed."""
-    return at + min(most, 1 + at // 4) - now
-
-
-def _doubled(steps: int) -> int:
-    """Round steps up to a power of two: drafts that share a cell cost nearly the same a step."""
-    return 1 << (steps - 1).bit_length()
 
 
 class MachineLoad:
@@ -62,24 +55,21 @@ class MachineLoad:
 
 
 class _Common:
-    """Costs of verifying, and the time spent: the same for all drafts of an engine."""
+    """Costs of verifying, and rounds: the same for all drafts of an engine."""
 
     def __init__(self) -> None:
         self.rounds = self.plain_rounds = 0
-        self.spent_ms = 0.0
         self.context = 0
         """Positions in the caches of the rows of the newest round."""
-        self.drafts = 0
-        """Number of cost models that share it."""
         self.load = MachineLoad()
-        self.forget_verifying()
-
-    def forget_verifying(self) -> None:
-        """Forget what target passes took, when it no longer predicts what they will take."""
-        self.verify = Surface(lambda batch, tokens: tokens, by_rows=True)
         self.verify_times = PassTimes()
-        self.beyond = Surface(lambda batch, tokens: tokens)
-        """What passes that verified drafts took more than plain ones did just then."""
+
+    def add(self, kind: str, times: PassTimes, shape: tuple[int, int], ms: float, context: int = 0) -> None:
+        """Add the milliseconds of a pass of this shape, and what they say of the machine's load."""
+        usual = times.usual_ms(*shape)
+        if usual is not None:
+            self.load.observe(kind, ms / usual, self.rounds)
+        times.add(*shape, ms / self.load.factor, self.rounds, context)
 
 
 class CostModel:
@@ -89,7 +79,6 @@ class CostModel:
     def __init__(self, whole: CostModel | None = None) -> None:
         """Start empty. ``whole``: cost model of the engine's first draft, when this one is :meth:`of` another."""
         self._common: _Common = _Common() if whole is None else whole._common
-        self._common.drafts += 1
         self._others: dict[str, CostModel] = {}
         self.sharing: int | None = None
         """Rows of the batch that this draft drafts for, while others draft for the rest; None where it is alone."""
@@ -108,38 +97,31 @@ class CostModel:
         """Number of rounds timed."""
         return self._common.rounds
 
-    @rounds.setter
-    def rounds(self, rounds: int) -> None:
-        self._common.rounds = rounds
-
-    @property
-    def clock(self) -> tuple[int, float]:
-        """Rounds timed, and milliseconds of all drafting and verifying in them, read together."""
-        common = self._common
-        return common.rounds, common.spent_ms
-
     @property
     def plain_rounds(self) -> int:
         """Number of rounds without drafted tokens."""
         return self._common.plain_rounds
 
     @property
-    def whole_ms(self) -> float:
-        """Milliseconds of all drafting and verifying seen."""
-        return self._common.spent_ms
-
-    @property
-    def spent_ms(self) -> float:
-        """This draft's equal part of ``whole_ms`` where several drafts serve."""
-        return self._common.spent_ms / self._common.drafts
-
-    @spent_ms.setter
-    def spent_ms(self, ms: float) -> None:
-        self._common.spent_ms = ms * self._common.drafts
+    def load(self) -> float:
+        """How much slower than usual everything is just now; 1 is as usual."""
+        return self._common.load.factor
 
     def drafting(self, batch: int) -> int:
         """Return how many of a batch's rows share this draft's passes."""
         return self.sharing or batch
+
+    def forget_drafts(self) -> None:
+        """Forget what drafting costs, when something else drafts from now on."""
+        self.timely = 0
+        """Drafts that were timed and did not begin late."""
+        self._late = 0
+        self._a_token: deque[float] = deque(maxlen=WINDOW)
+        self._draft_times = PassTimes(per_pass=True)
+
+    def forget_verifying(self) -> None:
+        """Forget what target passes cost, when they take another time from now on."""
+        self._common.verify_times = PassTimes()
 
     def observe_draft(self, batch: int, steps: int, ms: float) -> None:
         """Add the time ``ms`` of ``steps`` draft passes over ``batch`` rows. A timing that is not above 0 is
@@ -150,70 +132,37 @@ class CostModel:
             self._observe_late(batch, steps, ms)
         else:
             self.timely += 1
-            self._observe("draft", self._draft, batch, _doubled(steps), ms, steps)
-            self._draft_times.add(batch, steps, ms / steps / self.load, self.rounds)
-
-    def forget_drafts(self) -> None:
-        """Forget what drafting costs, when something else drafts from now on."""
-        self.timely = 0
-        """Drafts that were timed and did not begin late."""
-        self._draft = Surface(lambda batch, steps: batch)  # a cell holds milliseconds a step
-        self._late_draft = Surface(lambda batch, steps: batch)
-        self._late_drafts = 0
-        self._extras: deque[float] = deque([0.0], maxlen=WINDOW)
-        self._a_token: deque[float] = deque(maxlen=WINDOW)
-        self._draft_times = PassTimes(per_pass=True)
-
-    def forget_verifying(self) -> None:
-        """Forget what target passes cost, when they take another time from now on."""
-        self._common.forget_verifying()
+            self._common.add("draft", self._draft_times, (batch, steps), ms / steps)
 
     def _observe_late(self, batch: int, steps: int, ms: float) -> None:
-        self._common.spent_ms += ms
-        self._late_drafts += 1
-        self._late_draft.add(batch, steps, ms / steps / self.load, self.rounds)
-        usual = self._draft.estimate(batch, _doubled(steps))
-        if usual is not None:
-            self._extras.append(max(0.0, ms / self.load - steps * usual))
-            self._a_token.append(self._extras[-1] / self.unread)
+        self._late += 1
+        if self.timely:
+            usual = self.passes_ms(batch, steps) or 0.0
+            self._a_token.append(max(0.0, ms - usual) / self.load / self.unread)
+        elif self._late >= _LATE_ENOUGH:
+            self._draft_times.probe(batch, steps, ms / steps / self.load, _LATE_ERROR)
 
     def observe_verify(self, batch: int, tokens: int, ms: float, context: int = 0) -> None:
         """Add the time ``ms`` of one target pass of ``tokens`` tokens (γ + 1 a row) over ``batch`` rows, accepting
         included; ``context``: positions in their caches, of all rows together."""
-        self._common.rounds += 1
-        self._common.plain_rounds += tokens == batch
-        plain = self._common.verify.cell(batch, nearly(batch))
-        if plain is not None and tokens > batch and 0 < ms < math.inf:
-            more = max(0.0, ms / self.load - plain.typical)
-            self._common.beyond.add(batch, nearly(tokens), more, self.rounds)
-        self._observe("verify", self._common.verify, batch, nearly(tokens), ms, 1)
+        common = self._common
+        common.rounds += 1
+        common.plain_rounds += tokens == batch
         if batch >= 1 and tokens >= 1 and 0 < ms < math.inf:
-            self._common.context = context
-            self._common.verify_times.add(batch, nearly(tokens), ms / self.load, self.rounds, context)
+            common.context = context
+            common.add("verify", common.verify_times, (batch, nearly(tokens)), ms, context)
 
-    def _observe(self, kind: str, surface: Surface, batch: int, tokens: int, ms: float, passes: int) -> None:
-        if batch < 1 or tokens < 1 or not 0 < ms < math.inf:
-            return
-        self._common.spent_ms += ms
-        cell = surface.cell(batch, tokens)
-        if cell is not None and cell.count >= TRUSTED:
-            self._common.load.observe(kind, ms / passes / cell.typical, self.rounds)
-        surface.add(batch, tokens, ms / passes / self._common.load.factor, self.rounds)
+    def probe_draft(self, rows: int, passes: int, unread: int, ms: float, error: float) -> None:
+        """Add the time of draft passes before the first request; ``unread``: tokens read before them; ``error``: its
+        standard error ÷ it."""
+        if not unread:
+            self._draft_times.probe(rows, passes, ms / passes, error)
+        elif usual := self.passes_ms(rows, passes):
+            self._a_token.append(max(0.0, ms - usual) / unread)
 
-    @property
-    def catch_up_ms(self) -> float:
-        """Milliseconds by which a draft that begins late is usually longer; 0 while none was timed."""
-        return lower_median(self._extras) * self.load
-
-    @property
-    def reading_ms(self) -> float:
-        """Milliseconds of ``catch_up_ms`` for each token that had to be read."""
-        return lower_median(self._a_token) * self.load if self._a_token else 0.0
-
-    @property
-    def load(self) -> float:
-        """How much slower than usual everything is just now; 1 is as usual."""
-        return self._common.load.factor
+    def probe_verify(self, rows: int, tokens: int, ms: float, error: float, context: int) -> None:
+        """Add the time of a target pass before the first request; as :meth:`probe_draft`."""
+        self._common.verify_times.probe(rows, nearly(tokens), ms, error, context)
 
     @property
     def known(self) -> bool:
@@ -225,6 +174,11 @@ class CostModel:
         """How often what passes take has changed, so that curves of before no longer hold."""
         return self._draft_times.changes + self._common.verify_times.changes
 
+    @property
+    def reading_ms(self) -> float:
+        """Milliseconds by which a draft is longer for each token that the drafter has to read before it."""
+        return lower_median(self._a_token) * self.load if self._a_token else 0.0
+
     def draft_curve(self, batch: int, most: int) -> CostCurve:
         """Return what each of 1 to ``most`` draft passes takes over the rows of a batch that this draft serves, load
         left out."""
@@ -234,63 +188,33 @@ class CostModel:
         """Return target passes over ``batch`` rows by their tokens, from a plain pass to ``most``, load left out."""
         return self._common.verify_times.curve(batch, batch, most, self._common.context, self.rounds)
 
-    def probe_draft(self, rows: int, passes: int, unread: int, ms: float, error: float) -> None:
-        """Add the time of draft passes before the first request; ``unread``: tokens read before them; ``error``: its
-        standard error ÷ it."""
-        if not unread:
-            self._draft.add(rows, _doubled(passes), ms / passes, 0)
-            self._draft_times.probe(rows, passes, ms / passes, error)
-        elif usual := self._draft.estimate(rows, _doubled(passes)):
-            self._a_token.append(max(0.0, ms - passes * usual) / unread)
-
-    def probe_verify(self, rows: int, tokens: int, ms: float, error: float, context: int) -> None:
-        """Add the time of a target pass before the first request; as :meth:`probe_draft`."""
-        self._common.verify.add(rows, nearly(tokens), ms, 0)
-        self._common.verify_times.probe(rows, nearly(tokens), ms, error, context)
-
     def draft_ms(self, batch: int, steps: int) -> float | None:
         """Return the milliseconds of ``steps`` draft passes over the rows of a batch that this draft serves, None if
-        unknown."""
+        unknown; of one pass: a(B)."""
         return self.passes_ms(self.drafting(batch), steps)
 
     def passes_ms(self, rows: int, steps: int) -> float | None:
         """Return the milliseconds of ``steps`` draft passes over exactly ``rows`` rows, whatever the batch."""
-        step = self._draft.estimate(rows, _doubled(steps))
-        if step is None and self._late_drafts >= _LATE_ENOUGH:
-            step = self._late_draft.estimate(rows, steps)
-        return None if step is None else step * steps * self.load
-
-    def draft_step_ms(self, batch: int) -> float | None:
-        """Return a(B): milliseconds of one draft pass over ``batch`` rows; None while no draft was timed."""
-        return self.draft_ms(batch, 1)
+        if not self._draft_times:
+            return None
+        curve = self._draft_times.curve(rows, 1, _DEEPEST, 0, self.rounds)
+        return float(np.interp(steps, curve.size, curve.ms)) * steps * self.load
 
     def verify_ms(self, batch: int, tokens: int) -> float | None:
         """Return b(B, N): milliseconds of one target pass of N tokens in all; None while no pass was timed."""
-        value = self._common.verify.estimate(batch, tokens)
-        return None if value is None else value * self.load
+        if not self._common.verify_times:
+            return None
+        curve = self.verify_curve(batch, max(2 * batch, 1 << tokens.bit_length()))
+        return float(np.interp(tokens, curve.size, curve.ms)) * self.load
 
-    def verified_ms(self, batch: int) -> list[tuple[int, float, float]]:
-        """Return (tokens, milliseconds, weight) of the timed target passes over ``batch`` rows. Those that verified
-        drafts and were timed often count as a plain one now and what they took more than plain ones did then: a machine
-        that has become faster since must not make drafts look dear."""
-        plain, timed = self.verify_ms(batch, batch), []
-        for tokens, ms, weight in self._common.verify.row(batch):
-            cell = self._common.beyond.cell(batch, tokens)
-            if plain is not None and cell is not None and cell.count >= TRUSTED:
-                timed.append((tokens, plain + cell.typical * self.load, weight))
-            else:
-                timed.append((tokens, ms * self.load, weight))
-        return timed
-
-    def round_ms(self, batch: int, gamma: int) -> float | None:
-        """Return the denominator of Eq. 1 for B rows of γ drafted tokens, γ·a(B) + b(B, B (γ + 1)), in milliseconds;
-        None while too little is known. Where this draft serves b of the rows, their part: γ·a(b) + b/B·b(B, B (γ +
-        1))."""
-        verify = self.verify_ms(batch, batch * (gamma + 1))
-        draft = self.draft_ms(batch, gamma) if gamma else 0.0
-        return None if verify is None or draft is None else draft + verify * (self.drafting(batch) / batch)
-
-    def verified(self, batch: int, tokens: int) -> tuple[int, int]:
-        """Return how often a pass of this shape was timed, and in which round last (0, 0 for never)."""
-        cell = self._common.verify.cell(batch, nearly(tokens))
-        return (cell.count, cell.seen_at) if cell else (0, 0)
+    def rounds_ms(self, batch: int, most: int) -> list[float] | None:
+        """Return the denominator of Eq. 1 for B rows of γ = 0 to ``most`` drafted tokens, γ·a(B) + b(B, B (γ + 1)), in
+        milliseconds; None while too little is known. Where this draft serves b of the rows, their part: γ·a(b) + b/B ·
+        b(B, B (γ + 1)). More tokens take no less."""
+        if not self.known:
+            return None
+        gammas = np.arange(most + 1)
+        drafting, verifying = self.draft_curve(batch, max(most, 1)), self.verify_curve(batch, batch * (most + 2))
+        draft = gammas * np.interp(gammas, drafting.size, drafting.ms)
+        verify = np.interp(batch * (gammas + 1), verifying.size, verifying.ms) * (self.drafting(batch) / batch)
+        return [float(ms) for ms in np.maximum.accumulate(draft + verify) * self.load]

@@ -47,6 +47,8 @@ SLOWER = 8
 """The same of timings that took more: other processes interrupt several, one after another."""
 FRESH = 256
 """Timings for which a curve is used before it is worked out anew; fewer while there are few."""
+TRUSTED = 8
+"""Timings of a shape after which another one's ratio to them says how loaded the machine is."""
 FLOOR = 1e-3
 """Least time of a pass ÷ the mean of what was timed."""
 
@@ -114,6 +116,11 @@ class PassTimes:
     def noise(self) -> float:
         """Standard error of a timing ÷ the timing: 1.5 median deviations from what its shape usually takes."""
         return max(LEAST_NOISE, 1.5 * lower_median(self._errors))
+
+    def usual_ms(self, rows: int, size: int) -> float | None:
+        """Return the middle of a shape's timings; None where it was timed less than ``TRUSTED`` times."""
+        timings = self._shapes.get((rows, size))
+        return lower_median(timings.recent) if timings is not None and len(timings.recent) >= TRUSTED else None
 
     def probe(self, rows: int, size: int, ms: float, error: float, context: float = 0.0) -> None:
         """Add a timing that was made before anything was served; ``error``: its standard error ÷ it."""

@@ -5,20 +5,19 @@
     costs a(B), b(B, N)      ─────┘
 
 A batch drafts and verifies together, so its rows share one γ and the numerator is summed over them; for one
-row it is Eq. 1. γ = 0 competes like every other γ. What a choice leaves unmeasured, :mod:`osd.gamma.costs.probing`
-goes and measures for less than 1 % of decoding time.
+row it is Eq. 1. γ = 0 competes like every other γ. While γ is 0 nothing is learned about acceptance, so one row tries
+a token now and then: every round earns 1 % of what a plain one takes, and a try is made when that covers its price,
+reckoned as if it brought nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from math import ceil
-from typing import Literal
+from operator import mul
+from typing import Literal, NamedTuple
 
 from osd.gamma.base import CostModel, FixedBeforeRound, Observation
-from osd.gamma.costs.probing import Prober
-from osd.gamma.costs.round_times import RoundTimes, Times, best_gamma
 from osd.gamma.rules.acceptance_rate import truncated
 
 ACCEPTANCE_MAX = 0.98
@@ -34,7 +33,27 @@ _TRIED = 4
 _LOST = 2
 """Judged tokens that were all rejected, after which the first rounds draft one token instead of gamma.initial."""
 
+SHARE = 0.01
+"""Share of decoding time that tries may lose."""
+BURST = 2
+"""Rounds of a try: the drafter reads up once, and the second round times drafting alone."""
+BANKED = 4.0
+"""Most tries for which credit is kept, so that a long time of drafting does not end in a burst."""
+_REFRESH = 64
+"""Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""
+
 Estimator = Literal["ratio", "truncated"]
+
+
+class RoundTimes(NamedTuple):
+    """What rounds of one batch size take."""
+
+    until: int
+    """Number of the round until which it may still be used."""
+    changes: int
+    """Changes of costs that there had been when it was looked up."""
+    ms: Sequence[float]
+    """Milliseconds of a round of each γ, from 0 on."""
 
 
 class History:
@@ -120,14 +139,13 @@ class AnalyticController(FixedBeforeRound):
         self._estimator = estimator
         self._acceptance_max = acceptance_max
         self._prior_trials = prior_trials
-        self._prober = Prober(costs)
-        self._times = RoundTimes(costs, maximum)
-        self._resting: tuple[int, Sequence[AnalyticRow]] = 0, ()
-        """The batch size and the rows for which γ was 0 in the last round."""
-        self._quiet = 0
-        """Coming rounds in which it stays 0 for them: nothing is verified, no probe can be afforded, times hold."""
-        self._rested = 0
-        """Rounds since the last decision."""
+        self._maximum = maximum
+        self._times: dict[tuple[int, int], RoundTimes] = {}
+        """By batch size, and by how many of its rows share the draft's passes."""
+        self._credit = 0.0
+        """Milliseconds that tries may lose."""
+        self._burst = 0
+        """Rounds that are left of a try."""
 
     @property
     def unknown(self) -> float:
@@ -154,36 +172,67 @@ class AnalyticController(FixedBeforeRound):
     def plan(
         self, rows: Sequence[AnalyticRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
-        """Return one γ for all rows; a probe's for a few of them, those that the drafter has least to read for."""
-        if self._quiet and self._resting == (batch, rows):
-            self._quiet -= 1
-            self._rested += 1
-            return [0] * len(rows)
-        self._prober.settle(1 + self._rested)
-        self._quiet = self._rested = 0
-        return self._decide(rows, rooms, batch, unread)
-
-    def _decide(
-        self, rows: Sequence[AnalyticRow], rooms: Sequence[int], batch: int, unread: Sequence[int]
-    ) -> list[int]:
-        times = self._times.of(batch)
-        if times is None or self.shared.trials < FIRST_TRIALS:
-            gamma = self._first(batch)
+        """Return one γ for all rows; a try's for a few of them, those that the drafter has least to read for."""
+        ms = self._rounds_ms(batch)
+        if ms is None or self.shared.trials < FIRST_TRIALS:
+            gamma = self._first(batch, unread)
             return _of_few(rows, rooms, unread, gamma, max(1, _TRIED // max(1, gamma)))
-        gamma, gain = best_gamma([row.acceptance for row in rows], times.rounds)
-        chosen = self._prober.instead(gamma, gain, batch, times.rounds if gamma else times.probe)
-        if not (gamma or chosen):
-            self._rest(rows, batch, times)
-        return [chosen] * len(rows) if gamma else _of_few(rows, rooms, unread, chosen, 1)
+        gamma = best_gamma([row.acceptance for row in rows], ms)
+        if gamma == 0:
+            return _of_few(rows, rooms, unread, self._try(batch, unread), 1)
+        self._burst, self._credit = 0, self._credit + SHARE * ms[0]
+        return [gamma if self._costs.plain_rounds else 0] * len(rows)  # without a plain round, b(B, B) is a guess
 
-    def _rest(self, rows: Sequence[AnalyticRow], batch: int, times: Times) -> None:
-        """Skip decisions until a probe can be afforded or times are old, as long as the rows stay the same."""
-        self._resting = batch, list(rows)
-        self._quiet = max(0, min(ceil(self._prober.short_ms / times.rounds[0]), times.until - self._costs.rounds) - 1)
+    def _rounds_ms(self, batch: int) -> Sequence[float] | None:
+        """Return the milliseconds of a round of each γ; None until they are known."""
+        costs = self._costs
+        key, now = (batch, costs.drafting(batch)), costs.rounds
+        kept = self._times.get(key)
+        if kept is None or kept.until <= now or kept.changes != costs.changes:
+            ms = costs.rounds_ms(batch, self._maximum)
+            if ms is None:
+                return None
+            kept = self._times[key] = RoundTimes(now + 1 + min(_REFRESH, now // 4), costs.changes, ms)
+        return kept.ms
 
-    def _first(self, batch: int) -> int:
+    def _first(self, batch: int, unread: Sequence[int]) -> int:
         """gamma.initial before anything is known, less in a batch; and 1 where all that was judged was rejected."""
         if self._initial == 0:
-            return self._prober.blind(batch)
+            return self._try(batch, unread)
         hopeless = self.shared.trials >= _LOST and self.shared.accepted == 0
         return 1 if hopeless else min(self._initial, max(1, FIRST_TRIALS // batch))
+
+    def _try(self, batch: int, unread: Sequence[int]) -> int:
+        """Return 1 where a try is due or goes on, else 0. A draft that was never timed is taken to cost what a plain
+        round does."""
+        plain, more = self._costs.verify_ms(batch, batch), self._costs.verify_ms(batch, batch + 1)
+        if plain is None or more is None:
+            return 0
+        if self._burst == 0:
+            draft = self._costs.draft_ms(batch, 1) or plain
+            price = BURST * (draft + max(0.0, more - plain)) + self._costs.reading_ms * min(unread, default=0)
+            self._credit = min(self._credit + SHARE * plain, BANKED * price)
+            if self._credit < price:
+                return 0
+            self._credit -= price
+            self._burst = BURST
+        self._burst -= 1
+        return 1
+
+
+def best_gamma(betas: Sequence[float], costs: Sequence[float]) -> int:
+    """Return the argmax over γ of Eq. 1, its numerator summed over the rows; the least γ where several are equal.
+
+    betas: one acceptance a row, below 1; costs[γ]: milliseconds of a round with γ drafted tokens, which do not fall.
+    """
+    kept = [1.0] * len(betas)
+    tokens, most = 0.0, sum([1 / (1 - beta) for beta in betas])
+    best, best_rate = 0, 0.0
+    for gamma, cost in enumerate(costs):
+        if most <= best_rate * cost:  # no draft can make up for that, and longer ones cost no less
+            break
+        tokens += sum(kept)
+        if tokens > best_rate * cost:
+            best, best_rate = gamma, tokens / cost
+        kept = list(map(mul, kept, betas))
+    return best

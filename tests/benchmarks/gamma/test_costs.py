@@ -124,7 +124,7 @@ def test_an_engines_costs_become_a_table() -> None:
                 costs.observe_draft(batch, gamma, 1.5 * gamma)
                 costs.observe_verify(batch, batch * (gamma + 1), 4.0 + 0.5 * batch * (gamma + 1))
     table = costs_of_engine(costs, "here", "measured", batches=[1, 2], depth=4)
-    assert table.draft_ms(2, 3) == pytest.approx(4.5)
+    assert table.draft_ms(2, 3) == pytest.approx(4.5, rel=0.02)
     for batch, tokens in ((1, 2), (1, 4), (2, 8), (2, 6), (1, 5)):
         assert table.verify_ms(batch, tokens) == pytest.approx(costs.verify_ms(batch, tokens), rel=0.02)
 

@@ -41,7 +41,7 @@ def test_first_turns_and_interruptions_do_not_count() -> None:
 def test_nothing_is_counted_and_a_target_alone_has_no_drafts_timed() -> None:
     costs = CostModel()
     probe(costs, 1, 0, true_pass, None)
-    assert costs.clock == (0, 0.0) and costs.plain_rounds == 0 and not costs.known
+    assert costs.rounds == 0 and costs.plain_rounds == 0 and not costs.known
     probe(costs, 1, 0, true_pass, true_draft)
     assert costs.known and READ == 64
 
