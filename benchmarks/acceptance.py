@@ -28,8 +28,7 @@ from osd.models.features.target import FeatureTarget
 from osd.models.model import Model
 from osd.models.pair import Pair, load_model, row_limit
 from osd.models.target_only import load_alone
-from osd.models.tokenizer import load_tokenizer
-from osd.models.vocabulary import check_vocabularies
+from osd.models.vocabulary import check_vocabularies, load_tokenizer
 from storage.errors import BadInput
 from storage.sampling import GREEDY, Sampling
 from storage.settings import ServeSettings, Settings, load_settings

@@ -22,7 +22,7 @@ from osd.bench.harness.options import JsonOption
 from osd.bench.harness.watch import note
 from osd.bench.online import result_of, run_bench_online
 from osd.demo.runner.source import Segment
-from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import load_tokenizer
 from osd.prompts import Prompt, read_prompts
 from osd.server.start import SHIPPED
 from storage.errors import BadPromptFile

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from osd.models.device_id import device_id
+from osd.models.device_timer import device_id
 from osd.models.pair import choose_device
 from storage.errors import BadSetting
 from storage.settings import TrainerSettings

@@ -20,7 +20,7 @@ from osd.bench.harness.prompts import PromptFiles, listed, tokens_by_set
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch, watching
-from osd.models.features.model import load_feature_model
+from osd.models.features.decoder import load_feature_model
 from osd.models.pair import Pair, row_limit
 from osd.server.start import choose_pair
 from storage.settings import Settings, load_settings

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.gamma.costs import CostTable
 from benchmarks.gamma.rounds import RecordedText
 from osd.gamma.base import CostModel, GammaController, Observation, Signal
-from osd.gamma.costs import probes
+from osd.gamma.costs.model import probe as time_passes
 from osd.gamma.planner import GammaPlanner
 from osd.sequence import LAG
 from storage.errors import BadInput
@@ -145,7 +145,7 @@ class Simulator:
         def time_draft(rows: int, passes: int, unread: int) -> float:
             return self._noisy(self._draft_ms(rows, passes) + unread * self._unread_ms)
 
-        probes.probe(self.costs, self._batch, 0, time_pass, time_draft)
+        time_passes(self.costs, self._batch, 0, time_pass, time_draft)
 
     def run(self, traces: Sequence[RecordedText]) -> Simulated:
         """Serve the traces in order, at most ``batch`` at a time. Raises BadInput when the controller asks for a signal

@@ -51,7 +51,7 @@ from osd.demo.runner.circle import make_new_folder, own_settings
 from osd.demo.runner.measure import WINDOW
 from osd.demo.runner.process import distil_offline, environment, save_settings, worker_beside
 from osd.demo.runner.run import EPOCHS
-from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import load_tokenizer
 from osd.server.start import choose_pair
 from storage.errors import StoreError
 from storage.records import DEFAULT_DRAFT, Route, ratio

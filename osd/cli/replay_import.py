@@ -84,7 +84,7 @@ def import_conversations(here: CommandContext, file: Path, reading: ReadingOptio
     from osd.attached.conversations import score_conversations
     from osd.attached.passes import Scorer
     from osd.models.pair import choose_device, load_model
-    from osd.models.tokenizer import load_tokenizer
+    from osd.models.vocabulary import load_tokenizer
     from storage.replay.imports import keep_counted
 
     serve = here.settings.serve
@@ -147,8 +147,7 @@ def fitting_folder(draft: str, target: LoadedModel) -> Path:
     VocabularyMismatch."""
     from osd.engine.session import in_folder
     from osd.models.pair import load_model
-    from osd.models.tokenizer import load_tokenizer
-    from osd.models.vocabulary import check_vocabularies
+    from osd.models.vocabulary import check_vocabularies, load_tokenizer
 
     loaded = in_folder(load_model(draft, target.device))
     check_vocabularies(target, loaded, load_tokenizer(target.name), load_tokenizer(draft))

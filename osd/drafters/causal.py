@@ -19,7 +19,7 @@ from osd.models.captured_pass import CapturedDraft
 from osd.models.decoder import Decoder
 from osd.models.prefill import PrefillChunk, read_pieces
 from osd.models.prefix_cache import PrefixCache
-from osd.models.shared_ids import NEVER
+from osd.models.vocabulary import NEVER
 from osd.sequence import SequenceState
 from osd.verification import compiled_sampling
 from osd.verification.warping import Warp, draw

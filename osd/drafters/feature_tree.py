@@ -4,7 +4,7 @@ Level by level: of all tokens that may follow the nodes of a level, those of the
 and are expanded in one pass of the draft (EAGLE-2, Section 4). A row at temperature 0 takes the likeliest tokens, which
 are certain. One that samples decides how many children each node gets before any of them is drawn, by q and by what
 stands in the tree, and draws them from q without replacement, so recursive rejection keeps the target's distribution
-(:mod:`osd.verification.rejection_sampling_trees`): nothing that was drawn is left out for what it is. Gamma rules that
+(:mod:`osd.verification.verify_trees`): nothing that was drawn is left out for what it is. Gamma rules that
 ask a signal end growth after a level, never within one.
 """
 
@@ -22,8 +22,8 @@ from torch import Tensor
 from osd.draft import Draft, Tree
 from osd.drafters.base import ShouldContinue
 from osd.gamma.base import Signal
+from osd.models.attention_metadata import Layout
 from osd.models.features.decoder import ROOM, FeatureDecoder
-from osd.models.tree_mask import Layout
 from osd.sequence import SequenceState
 from osd.verification.logits_processors import process_nodes
 from osd.verification.warping import Warp

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -12,13 +11,11 @@ from osd.drafters.causal import CausalDrafter
 from osd.drafters.feature_drafter import FeatureDrafter
 from osd.gamma.base import CostModel
 from osd.models.acceptance_head import HeadPass, heads_of
-from osd.models.attention_backend import Name
 from osd.models.decoder import Decoder
 from osd.models.features.decoder import FeatureDecoder
 from osd.models.lora.adapter import Adapter
 from osd.models.lora.bank import AdapterRows
 from osd.sequence import SequenceState
-from storage.errors import BadSetting
 
 
 class DraftModel:
@@ -71,11 +68,6 @@ class DraftModel:
             self.decoder.forward, self.owns_weights = decoder.forward, owned
         self.decoder.shared = decoder.shared
 
-    def attend_by(self, name: Name) -> None:
-        """Let its pass attend by the back-end of this name, where it is osd's own."""
-        with suppress(BadSetting):
-            self.decoder.attend_by(name)
-
     def join(self, row: SequenceState) -> None:
         """Add a row that is new to it."""
         self.decoder.cache.grow(len(self.rows) + 1)
@@ -117,9 +109,6 @@ class FeatureDraftModel(DraftModel):
         self.owns_weights = True
         self.rows = []
         self.newest = None
-
-    def attend_by(self, name: Name) -> None:
-        """Do nothing: its layer attends by itself."""
 
     @property
     def cache_bytes(self) -> int:

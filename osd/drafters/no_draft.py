@@ -9,7 +9,6 @@ import torch
 from osd.drafters.causal import CausalDrafter
 from osd.drafters.loaded_draft import DraftModel
 from osd.gamma.factory import needs_head
-from osd.models.attention_backend import Name
 from osd.models.decoder import Decoder
 from osd.models.encoder_decoder import require_decoder_only
 from osd.models.needs_draft import MODEL_DRAFTERS, UNIVERSAL, NeedsDraft
@@ -42,9 +41,6 @@ class NullDraftModel(DraftModel):
     def cache_bytes(self) -> int:
         """Memory of its cache: 0."""
         return 0
-
-    def attend_by(self, name: Name) -> None:
-        """Do nothing: there is no pass."""
 
     def join(self, row: SequenceState) -> None:
         """Take a row in; see :meth:`osd.drafters.loaded_draft.DraftModel.join`."""

@@ -107,8 +107,6 @@ class DraftPool:
         """Seat a row with a draft, for its life; with the default one where that draft is not here."""
         row.loaded = loaded = self.loaded_drafts.get(draft, self.default)
         body = loaded.body
-        if self._serve is not None:
-            body.attend_by(self._serve.attention_backend)
         body.join(row)
         loaded.rows += 1
         self._touch(loaded)

@@ -82,7 +82,8 @@ class Engine:
         self.stats = EngineStats(draft_failures=self.drafter.failures.counts)
         self.target = pair.target.decoder(settings.serve.max_batch, row_length(pair, settings))
         self.drafter.read_from(self.target)
-        self.target.configure(settings.serve)
+        if settings.serve.cache_mb is not None:
+            self.target.bound(settings.serve.cache_mb << 20)
         self.target.cache.wants_embedding = recorder is not None and settings.serve.record_hidden_states
         self.reading = PrefillQueue(self.admission, self.target, settings.serve, self.stats)
         self.drafter.read_as(settings.serve)

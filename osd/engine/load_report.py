@@ -2,7 +2,7 @@
 directory.
 
 It holds {"at", "busy", "rows", "waiting", "devices"}: Unix seconds, the share of the newest polls at which there was
-work, rows that decode now, requests that wait for a row, where it computes (:mod:`osd.models.device_id`). It is
+work, rows that decode now, requests that wait for a row, where it computes (:mod:`osd.models.device_timer`). It is
 rewritten whenever that changes, at least once a second, and removed at the end; one that was not written for
 ``STALE_SECONDS`` belongs to a process that was killed. What follows from the load is up to the reader.
 """

@@ -9,7 +9,7 @@ import torch
 
 from osd.drafters.loaded_draft import FeatureDraftModel
 from osd.drafters.pool import DraftPool
-from osd.gamma.costs import probes
+from osd.gamma.costs.model import probe as time_passes
 from osd.models.decoder import Decoder
 from osd.models.device_timer import Clock
 from osd.models.features.decoder import FeatureDecoder
@@ -40,7 +40,7 @@ def probe(target: Decoder, pool: DraftPool, pair: Pair, settings: Settings) -> N
     at = min(_AT, limit - _SHORTEST)
     spare = target.beside(rows, limit)
     time_draft = _timed_draft(pool, rows, limit, at) if drafts else None
-    probes.probe(pool.costs, rows, at, partial(_target_ms, spare, at), time_draft)
+    time_passes(pool.costs, rows, at, partial(_target_ms, spare, at), time_draft)
 
 
 def _timed_draft(pool: DraftPool, rows: int, limit: int, at: int) -> Callable[[int, int, int], float]:

@@ -13,9 +13,15 @@ from osd.models.generation_config import PLAIN, GenerationConfig
 from osd.models.pair import Pair
 from osd.sequence import SequenceState
 from osd.verification.grammar import GrammarCompiler, GrammarProcessor
-from osd.verification.logits_processors import LogitsProcessor
+from osd.verification.logits_processors import (
+    AllowedTokens,
+    EndTokenGrowth,
+    ForcedTokens,
+    LogitsProcessor,
+    SequenceBias,
+    SuppressTokens,
+)
 from osd.verification.penalties import NoRepeatNgram, OutputPenalties, RepetitionPenalty
-from osd.verification.token_masks import AllowedTokens, EndTokenGrowth, ForcedTokens, SequenceBias, SuppressTokens
 from storage.sampling import Sampling
 
 

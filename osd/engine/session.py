@@ -19,7 +19,7 @@ from osd.engine.load_report import Beacon, load_folder
 from osd.gamma import needs_head
 from osd.hotswap.drafts import Swap
 from osd.hotswap.heads import HeadSwap
-from osd.models.device_id import device_ids
+from osd.models.device_timer import device_ids
 from osd.models.model import Model
 from osd.models.pair import Pair
 from osd.models.target_only import has_draft

@@ -27,12 +27,9 @@ from osd.gamma.base import CostModel, GammaController, GammaRule
 from osd.gamma.goodput.goodput import GoodputController
 from osd.gamma.planner import GammaPlanner
 from osd.gamma.rules.analytic import AnalyticController
-from osd.gamma.rules.cache_fsm import CacheFsmController
 from osd.gamma.rules.confidence import ConfidenceController
-from osd.gamma.rules.fixed import FixedController
-from osd.gamma.rules.fsm import FsmController
+from osd.gamma.rules.fsm import CacheFsmController, FixedController, FsmController, HeuristicController
 from osd.gamma.rules.gammatune import GammaTuneController
-from osd.gamma.rules.heuristic import HeuristicController
 from osd.gamma.rules.moving_average import MovingAverageController
 from osd.gamma.rules.q_learning import QLearningController
 from osd.gamma.rules.specdecpp import SpecDecController

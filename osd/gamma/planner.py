@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from osd.gamma.base import DraftDecision, GammaController, Signal
 from osd.gamma.costs.model import CostModel
-from osd.gamma.rules.fixed import FixedController
+from osd.gamma.rules.fsm import FixedController
 
 Read = Callable[[Signal], list[Any]]
 """Returns a signal of the newest draft pass, for every row that shares it."""

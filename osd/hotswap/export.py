@@ -13,8 +13,7 @@ from osd.hotswap.whole_features import complete
 from osd.models.encoder_decoder import decoder_inputs
 from osd.models.lora.adapter import CONFIG, WEIGHTS
 from osd.models.lora.merging import merged, quiet_peft
-from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights
-from osd.models.writing import write_full
+from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights, write_full
 from storage.errors import BadInput, ModelNotLoaded, WeightsDamaged
 from storage.records import DraftVersion
 from storage.store import Store

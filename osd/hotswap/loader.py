@@ -16,17 +16,15 @@ from transformers import PreTrainedModel
 
 from osd.drafters.residency import LoadedVersion
 from osd.models.decoder import Decoder, lay_out
-from osd.models.features.errors import FeatureDraftNotLoaded
-from osd.models.features.model import FeatureModel, load_feature_model
+from osd.models.features.base import FeatureDraftNotLoaded
+from osd.models.features.decoder import FeatureModel, load_feature_model
 from osd.models.forward import Builder
 from osd.models.lora.adapter import Adapter, LowRank, Sizes, read_adapter, sizes_of
 from osd.models.lora.merging import merged
 from osd.models.model import Model
 from osd.models.pair import Pair, load_model
 from osd.models.sanity_check import require_drafts, require_finite, require_runs
-from osd.models.shared_ids import SharedIds
-from osd.models.tokenizer import load_tokenizer
-from osd.models.vocabulary import check_vocabularies
+from osd.models.vocabulary import SharedIds, check_vocabularies, load_tokenizer
 from osd.models.weights import LOAD_ERRORS, first_line, read_weights
 from storage.errors import ModelNotLoaded, NotPlain, WeightsDamaged
 from storage.names import draft_of

@@ -16,8 +16,7 @@ from osd.models.model_digest import local_folder, model_digest
 from osd.models.pair import load_model
 from osd.models.sanity_check import TOKENS, require_same
 from osd.models.small_draft import cut
-from osd.models.weights import read_weights
-from osd.models.writing import write_full
+from osd.models.weights import read_weights, write_full
 from storage.errors import BadInput, UnknownDraft
 from storage.files.files import writing
 from storage.records import DraftVersion

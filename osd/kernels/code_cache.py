@@ -5,16 +5,24 @@ folder, so code of an older layout of a table could be run over a newer one, pas
 process without a word: after an update, or where a process that was started before the sources changed compiles after
 they did. So the digest of all sources in the folder, as this process found them, is part of the files' names: code
 of other sources is never loaded.
-"""
+
+Where nothing is cached for this machine yet, a process of its own compiles, once, in the background and at the lowest
+priority: compiling is some ten seconds of Python, which would take the interpreter from decoding. Until the machine
+code is there, or where that fails, the plain code must do."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
@@ -86,3 +94,83 @@ def forget_others(folder: Path, module: str, sources: str) -> list[str]:
         with suppress(OSError):
             path.unlink()
     return [path.name for path in old]
+
+
+INSIDE = "OSD_COMPILES_APART"
+"""Environment variable that is set in that process."""
+PATIENCE = 300.0
+"""Seconds to wait for it; after them this process compiles after all."""
+
+
+def apart(function: Any, call: str) -> None:
+    """Have another process make the ``call`` ``module:name``, which compiles, if no code of ``function`` is cached
+    here.
+
+    Where that fails, nothing is cached afterwards, as before.
+    """
+    if INSIDE in os.environ or is_kept(function):
+        return
+    module, name = call.split(":")
+    command = [sys.executable, "-P", "-c", f"import {module} as module; module.{name}()"]
+    with suppress(OSError, subprocess.SubprocessError):
+        process = subprocess.Popen(
+            command, env=os.environ | {INSIDE: "1"},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        with suppress(AttributeError, OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, 19)
+        try:
+            process.wait(PATIENCE)
+        finally:
+            process.kill()
+
+
+def is_kept(function: Any) -> bool:
+    """Return whether machine code of a function is cached for this processor; also where there is no place to cache
+    any."""
+    from numba.core.registry import cpu_target
+
+    here = cpu_target.target_context.codegen().magic_tuple()
+    try:
+        return any(here in key for key in function._cache._cache_file._load_index())
+    except (AttributeError, OSError):
+        return True
+
+
+log = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
+
+
+class BackgroundCompile(Generic[Made]):
+    """Something compiled in the background."""
+
+    def __init__(self, make: Callable[[], Made], name: str, otherwise: str) -> None:
+        """Prepare without compiling. ``make`` imports the compiler, compiles, and calls what it made once with each
+        kind of argument. ``otherwise``: the log message where that fails on a machine."""
+        self.ready: Made | None = None
+        """What was compiled; None until it is, and where it cannot be."""
+        self._make, self._name, self._otherwise = make, name, otherwise
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Compile in the background, unless that was begun already."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._load, name=self._name, daemon=True)
+                self._thread.start()
+
+    def wait(self) -> Made | None:
+        """Wait until it is ready and return it; None where it cannot be compiled."""
+        self.start()
+        if self._thread is not None:
+            self._thread.join()
+        return self.ready
+
+    def _load(self) -> None:
+        try:
+            self.ready = self._make()
+        except Exception as error:  # whatever is wrong with the compiler on this machine, the plain way works
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            log.warning("%s (%s)", self._otherwise, reason, extra={"action": "compile_failed"})

@@ -147,7 +147,7 @@ def look_back(
     mixed: Floats, sight: Tuple, rotary: Tuple, norms: Tuple, eps: np.float32, scale: np.float32, keys: Floats,
     values: Floats, out: Floats,
 ) -> None:  # fmt: skip
-    """Queries, keys and values in, what the queries see out. ``sight``: see :mod:`osd.models.compiled_inputs`;
+    """Queries, keys and values in, what the queries see out. ``sight``: see :mod:`osd.models.fixed_pass`;
     ``rotary``: cos and sin (positions, W), see :func:`turn`; ``norms``: of queries and of keys (W,), empty where there
     are none."""
     remember(mixed, sight, rotary, norms, eps, keys, values)

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from osd.logits import RaggedLogits
-from osd.models.compiled_inputs import PassInput
-from osd.models.fixed_pass import Body, Chooser, FixedPass, PassShape, likeliest, shape_of
+from osd.models.fixed_pass import Body, Chooser, FixedPass, PassInput, PassShape, likeliest, shape_of
 from osd.models.kv_cache import RaggedCache
 
 log = logging.getLogger(__name__)

@@ -13,20 +13,17 @@ from transformers import PreTrainedModel
 
 from osd.logits import RaggedLogits, Scores, score
 from osd.models import llama_forward
-from osd.models.attention_backend import Name, attention_backend, require_same, sdpa
+from osd.models.attention_metadata import Layout
 from osd.models.captured_pass import CapturedDraft
-from osd.models.compiled_inputs import PassInput
 from osd.models.encoder_decoder import layers_of
-from osd.models.fixed_pass import Chooser
+from osd.models.fixed_pass import Chooser, PassInput
 from osd.models.forward import Builder, CompiledForward, ForwardPass
 from osd.models.kv_blocks import BLOCK, blocks_for
 from osd.models.kv_cache import RaggedCache
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import AdapterBatch
-from osd.models.shared_ids import SharedIds
-from osd.models.tree_mask import Layout
+from osd.models.vocabulary import SharedIds
 from storage.errors import BadSetting
-from storage.settings import ServeSettings
 
 CHUNK = 512
 """Prompt tokens of one prefill pass: bounds the mask's memory on long prompts."""
@@ -55,24 +52,6 @@ class Decoder:
         """Whether its passes over few tokens have become quicker since somebody looked, who sets it back."""
         self.forward = forward
         """The forward pass. Other weights' may replace it between two calls; cached keys are then only stale."""
-
-    def configure(self, serve: ServeSettings) -> None:
-        """Attend by the settings' back-end, and bound the cache where they do. Raises BadSetting."""
-        self.attend_by(serve.attention_backend)
-        if serve.cache_mb is not None:
-            with torch.inference_mode():
-                self.bound(serve.cache_mb << 20)
-
-    def attend_by(self, name: Name) -> None:
-        """Let osd's own pass attend by the back-end of this name. Raises BadSetting where that is not here, says
-        something else than SDPA, or the pass is the module's own."""
-        backend = attention_backend(name, self.device)
-        if backend is not sdpa and not isinstance(self.forward, llama_forward.LlamaForward):
-            reason = "this model decodes by transformers' own pass, which attends by sdpa; set auto"
-            raise BadSetting(source="settings", key="serve.attention_backend", reason=reason)
-        if backend not in (sdpa, self.cache.attention):
-            require_same(name, backend, self.device, self.cache.dtype)
-        self.cache.attention = backend
 
     @property
     def packs(self) -> bool:

@@ -1,13 +1,16 @@
-"""Timers that are right also where the device runs behind the host."""
+"""Timers that are right also where the device runs behind the host, and names of devices that mean the same in every
+process of a machine."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch import nn
 
 busy_seconds = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-4 else time.perf_counter
 """Seconds for which this thread had the processor: what a pass takes whoever else wants it."""
@@ -87,3 +90,16 @@ class Laps:
             self._marks[-1].synchronize()
             return [float(a.elapsed_time(b)) for a, b in pairwise(self._marks)]
         return [1e3 * (b - a) for a, b in pairwise(self._marks)]
+
+
+def device_id(device: torch.device) -> str:
+    """Return a GPU's UUID, whatever its ordinal is in this process; of other devices the type (``cpu``)."""
+    if device.type != "cuda":
+        return device.type
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def device_ids(modules: Iterable[nn.Module]) -> tuple[str, ...]:
+    """Return the devices that the modules' weights are on, each once."""
+    places = {weight.device for module in modules for weight in module.parameters()}
+    return tuple(sorted(device_id(place) for place in places if place.type != "meta"))

@@ -13,8 +13,7 @@ from transformers import PreTrainedModel
 
 from osd.logits import RaggedLogits
 from osd.models.captured_pass import CapturedDraft
-from osd.models.compiled_inputs import PassInput
-from osd.models.fixed_pass import Chooser
+from osd.models.fixed_pass import Chooser, PassInput
 from osd.models.kv_cache import RaggedCache
 
 

@@ -3,26 +3,30 @@
 The module itself says what each of its layers may see: it asks transformers for a mask of full, sliding or chunked
 attention by a function of two positions. During our passes that function is asked about the positions of a ragged
 batch, so that no window has to be known here by its name.
+
+It also reads the module's hidden states while it runs. Hidden state i is the input of layer i, and the number of layers
+is what the output layer reads: as transformers numbers them, for the models whose last one is after the final norm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, eager_mask, sdpa_mask
 
 from osd.models.attention_metadata import AttentionMetadata
 from osd.models.captured_pass import CapturedPass
 from osd.models.forward import CompiledForward, Encode
-from osd.models.hidden_states import hidden_states_noted
 from osd.models.kv_cache import RaggedCache
 from osd.models.lora.bank import AdapterBatch
+from storage.errors import PairError
 
 _FEED: ContextVar[AttentionMetadata | None] = ContextVar("feed", default=None)
 """Where the pass that is running reads and writes; None outside of ours."""
@@ -139,3 +143,37 @@ def adapted(module: PreTrainedModel, mix: AdapterBatch) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+class NoLayerStack(PairError):
+    """No stack of {count} layers was found in {model}, whose hidden states a draft could read. Choose a draft of
+    another kind for this target: `osd drafts new NAME --kind small`."""
+
+
+def layer_stack(module: PreTrainedModel) -> nn.ModuleList:
+    """Return a model's decoder layers. Raises NoLayerStack."""
+    count = module.config.get_text_config().num_hidden_layers
+    text: Any = module.get_decoder()  # type: ignore[no-untyped-call]
+    stacks = [part for part in text.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
+    if not stacks:
+        raise NoLayerStack(count=count, model=type(module).__name__)
+    return max(stacks, key=lambda stack: sum(weight.numel() for weight in stack.parameters()))
+
+
+@contextmanager
+def hidden_states_noted(
+    module: PreTrainedModel, layers: Sequence[int], note: Callable[[int, Tensor], None]
+) -> Iterator[None]:
+    """Give ``note`` each of the hidden states (B, T, H) with these numbers, in passes during the block."""
+    stack = layer_stack(module)
+    output: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
+
+    def keep(number: int, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        note(number, args[0] if args else kwargs["hidden_states"])
+
+    with ExitStack() as hooks:
+        for number in layers:
+            part = output if number == len(stack) else stack[number]
+            handle = part.register_forward_pre_hook(partial(keep, number), with_kwargs=True)
+            hooks.callback(handle.remove)
+        yield

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers.cache_utils import Cache
 
-from osd.models import lazy_memory
-from osd.models.attention_backend import AttentionBackend, sdpa
+from osd.models import kv_blocks
 from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
 from osd.models.kv_blocks import BLOCK, DenseRows, PagedRows, Rows, blocks_for
 from osd.models.kv_cache_layers import FeatureLayer, RaggedLayer
@@ -55,7 +54,6 @@ class RaggedCache(Cache):
         self.encoded = [0] * rows
         """(rows,) how many of a row's first positions hold what its encoder made of the prompt, the keys and values of
         cross-attention; 0 without an encoder."""
-        self.attention: AttentionBackend = sdpa
         """What attends over it in osd's own passes."""
         self.keeps_still = True
         """Whether passes over it may be captured: it serves for long."""
@@ -71,7 +69,7 @@ class RaggedCache(Cache):
     def like(self, rows: int, length: int) -> RaggedCache:
         """Return an empty cache of another size for the same model, for a moment's use."""
         other = RaggedCache(len(self.ragged), rows, length, self._device, self.dtype, self.limit)
-        other.keeps_still, other.attention = False, self.attention
+        other.keeps_still = False
         return other
 
     # hidden states
@@ -132,7 +130,7 @@ class RaggedCache(Cache):
     def _laid_out(self, rows: int, used: int = 0) -> Rows:
         """Return where so many rows lie that hold ``used`` blocks."""
         whole = rows * self.length <= WHOLE if self.total is None else rows * blocks_for(self.length) <= self.total
-        if whole or lazy_memory.comes_when_written(self._device):
+        if whole or kv_blocks.comes_when_written(self._device):
             return DenseRows(rows, self.length, self._device)
         return PagedRows(rows, self.length, self.total or max(2 * used, WHOLE // BLOCK), self._device)
 
@@ -175,7 +173,7 @@ class RaggedCache(Cache):
     @property
     def bytes(self) -> int:
         """Memory of keys and values, in bytes: of blocks that are held, where it comes with what is written."""
-        lazily = lazy_memory.comes_when_written(self._device)
+        lazily = kv_blocks.comes_when_written(self._device)
         return self.slot_bytes * (self.layout.used * BLOCK if lazily else self.layout.slots)
 
     # passes

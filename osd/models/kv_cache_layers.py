@@ -8,10 +8,9 @@ from typing import Protocol
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
-from osd.models import lazy_memory
+from osd.models import kv_blocks
 from osd.models.attention_metadata import AttentionMetadata
-from osd.models.kv_blocks import BLOCK, Rows
-from osd.models.lazy_memory import LazyTensor
+from osd.models.kv_blocks import BLOCK, LazyTensor, Rows
 
 
 class Addressed(Protocol):
@@ -55,7 +54,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
         slots = self.cache.layout.slots
         self._lazy, self.kept = [], []
         for heads, width, dtype, device in kinds:
-            if lazy_memory.comes_when_written(device):
+            if kv_blocks.comes_when_written(device):
                 self._lazy.append(LazyTensor((heads, slots, width), dtype))
                 self.kept.append(self._lazy[-1].tensor)
             else:

@@ -1,4 +1,4 @@
-"""Up to which length a model's pass is one and the same, by its configuration."""
+"""What a model's configuration says of lengths: how long its texts may be, and where its attention changes."""
 
 from __future__ import annotations
 

@@ -18,10 +18,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osd.kernels.compile_background import BackgroundCompile
-from osd.kernels.compile_subprocess import apart
+from osd.kernels.code_cache import BackgroundCompile, apart
 from osd.logits import RaggedLogits
-from osd.models.compiled_inputs import PassInput, of_rows
+from osd.models.fixed_pass import PassInput, of_rows
 from osd.models.kv_cache import RaggedCache
 from osd.models.kv_cache_layers import RaggedLayer
 

@@ -12,7 +12,7 @@ from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.encoder_decoder import start_of
 from osd.models.forward import Builder
 from osd.models.model_digest import model_digest
-from osd.models.shared_ids import SharedIds
+from osd.models.vocabulary import SharedIds
 
 
 @dataclass(frozen=True)  # without slots, for what is asked for every round and found by a walk through the modules

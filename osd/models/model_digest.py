@@ -17,7 +17,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from platformdirs import user_cache_path
 
-from osd.models.tokenizer import FILES as TOKENIZER
+from osd.models.vocabulary import FILES as TOKENIZER
 from storage.errors import OsdError
 from storage.files.files import TemporaryPath
 

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from osd.models.encoder_decoder import start_of
-from osd.models.features.model import load_feature_model
+from osd.models.features.decoder import FeatureModel, load_feature_model
 from osd.models.gguf import is_gguf, read_gguf
 from osd.models.limits import cut_short, position_limit
+from osd.models.llama_forward import LlamaForward
+from osd.models.llama_forward_compiled import CompiledPass
 from osd.models.model import Model, TextDraft, eos_ids
 from osd.models.model_digest import local_folder
 from osd.models.proof import choose_forward
-from osd.models.tokenizer import load_tokenizer
-from osd.models.vocabulary import check_vocabularies
+from osd.models.vocabulary import check_vocabularies, load_tokenizer
 from osd.models.weights import first_line, read_weights
 from storage.errors import CannotServeRagged, ModelNotLoaded
 from storage.settings import ServeSettings, Settings
@@ -173,3 +175,26 @@ def _check_folder(folder: Path) -> None:
         AutoConfig.from_pretrained(str(folder))
     except (OSError, ValueError, KeyError) as error:
         raise ModelNotLoaded(path=folder, reason=first_line(error)) from None
+
+
+def weights_in_memory(model: Model) -> int:
+    """Return the bytes of all that the module and its pass hold of the weights."""
+    if isinstance(model, FeatureModel):
+        return model.draft.weight_bytes  # what else it needs is the target's
+    forward, module, extra = model.build(model.module), model.module, 0
+    tensors: list[Tensor] = [*module.parameters(), *module.buffers()]
+    if isinstance(forward, LlamaForward):
+        tensors += [each for product in forward.products for each in product.tensors]
+        extra = forward.compiled.weight_bytes if isinstance(forward.compiled, CompiledPass) else 0
+    packed = {id(each): each.numel() * each.element_size() for each in tensors if each.is_mkldnn}
+    storages = [each.untyped_storage() for each in tensors if not each.is_mkldnn]
+    plain: dict[int, int] = {each.data_ptr(): each.nbytes() for each in storages}
+    return extra + sum(packed.values()) + sum(plain.values())
+
+
+def files_bytes(model: Model) -> int | None:
+    """Return the bytes of a model's weight files; None where it came from no folder."""
+    folder = Path(model.name)
+    if folder.is_file():
+        return folder.stat().st_size
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else None

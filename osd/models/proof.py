@@ -3,26 +3,35 @@
 Shown on the model itself with two short rows, and on its twin (:mod:`osd.models.twin`) with rows of mixed lengths up to
 past every length at which a pass changes, a short one beside a long one, and wrong tokens fed and rolled back before
 all of them.
-"""
+
+What was proven about models of one configuration is kept on disk (:class:`ProofRecord`), so that it is proven once a
+machine."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
+import platformdirs
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from osd.kernels.code_cache import digest_of
 from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.encoder_decoder import EncoderDecoderForward, decoder_inputs, has_encoder
 from osd.models.forward import Builder, ForwardPass
 from osd.models.hf_forward import WINDOWS, HuggingFaceForward, RowForward
 from osd.models.limits import position_limit
 from osd.models.llama_forward import llama_forward
-from osd.models.proof_record import ProofRecord
 from osd.models.twin import LENGTH, switches, twin_of
 from storage.errors import CannotServeRagged
 
@@ -200,3 +209,36 @@ def off(ours: Tensor, plain: Tensor) -> float:
     """Return the largest difference of logits, relative to the largest of them."""
     scale = plain.float().abs().max().clamp(min=1.0)
     return float(((ours - plain).float().abs().max() / scale).item())
+
+
+@cache
+def _makers() -> str:
+    """Return what proofs depend on beside the model: our passes, and the libraries."""
+    return " ".join((digest_of(Path(__file__).parent), version("torch"), version("transformers")))
+
+
+class ProofRecord:
+    """Proofs about the models of a class and a configuration: a JSON file, by name what was found wrong, or null."""
+
+    def __init__(self, module: PreTrainedModel) -> None:
+        """Name the file by the digest of all that the proofs depend on."""
+        told = json.dumps(module.config.to_dict(), sort_keys=True, default=str)
+        digest = hashlib.sha256(f"{type(module).__qualname__} {told} {_makers()}".encode()).hexdigest()
+        self._path = platformdirs.user_cache_path("osd") / "proofs" / f"{digest[:32]}.json"
+
+    def recall(self, name: str, prove: Callable[[], str | None]) -> str | None:
+        """Return what a proof found wrong, None for nothing; it runs where it is not known yet."""
+        known: dict[str, str | None] = {}
+        with suppress(OSError, ValueError):
+            known = json.loads(self._path.read_text(encoding="utf-8"))
+        if name not in known:
+            known[name] = prove()
+            self._keep(known)
+        return known[name]
+
+    def _keep(self, known: dict[str, str | None]) -> None:
+        aside = self._path.with_suffix(f".{os.getpid()}")
+        with suppress(OSError):  # nowhere to write: it is proven again next time
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_text(json.dumps(known), encoding="utf-8")
+            aside.replace(self._path)

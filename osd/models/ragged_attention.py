@@ -11,11 +11,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from osd.logits import spread
-from osd.models.attention_backend import AttentionBackend, sdpa
 
+ALIGNED = 16
+"""Number of elements that GPU kernels want the strides of a mask's lines to be a multiple of. Where they are not,
+PyTorch copies the mask in every layer; where only the first line's offset is not, the kernel fails (misaligned
+address)."""
 CALL = 50_000
 """Fixed cost of an attention call, as the number of key elements that one query reads meanwhile on one core."""
 PLANNING = 3
@@ -118,9 +122,7 @@ def _places(counts: Sequence[int], width: int, device: torch.device) -> Tensor |
     return torch.tensor([i * width + j for i, n in enumerate(counts) for j in range(n)], device=device)
 
 
-def attend(
-    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float, backend: AttentionBackend = sdpa
-) -> Tensor:
+def attend(query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float) -> Tensor:
     """Compute a group's attention: queries (n, heads, head_dim) over its rows' keys and values (rows, heads, span,
     head_dim) → (n, heads · head_dim)."""
     rows, shape = len(keys), query.shape[1:]
@@ -128,24 +130,38 @@ def attend(
         lines = query.view(rows, group.width, *shape)
     else:
         lines = spread(query, group.places, rows, group.width)
-    seen = (
-        _look(lines.transpose(1, 2), keys, values, group, scale, backend)
-        .transpose(1, 2)
-        .reshape(rows * group.width, -1)
-    )
+    seen = _in_blocks(lines.transpose(1, 2), keys, values, group, scale).transpose(1, 2).reshape(rows * group.width, -1)
     return seen if group.places is None else seen[group.places]
 
 
-def _look(
-    query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float, backend: AttentionBackend
-) -> Tensor:
+def _in_blocks(query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float) -> Tensor:
     """Compute attention (rows, heads, width, head_dim) in blocks of queries, sparing each block the keys after it."""
     if group.width <= BLOCK:
-        return backend(query, keys, values, group.mask, scale)
+        return sdpa(query, keys, values, group.mask, scale)
     blocks = []
     for begin in range(0, group.width, BLOCK):
         end = min(begin + BLOCK, group.width)
         until = min(group.span, group.start + end)
         mask = group.mask[:, :, begin:end, :until]
-        blocks.append(backend(query[:, :, begin:end], keys[:, :, :until], values[:, :, :until], mask, scale))
+        blocks.append(sdpa(query[:, :, begin:end], keys[:, :, :until], values[:, :, :until], mask, scale))
     return torch.cat(blocks, dim=2)
+
+
+def sdpa(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Compute attention by PyTorch's scaled_dot_product_attention."""
+    shared = query.shape[1] != keys.shape[1]
+    if shared and query.device.type != "cpu":
+        return sdpa_folded(query, keys, values, mask, scale)
+    return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale, enable_gqa=shared)
+
+
+def sdpa_folded(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """Compute attention in which the heads that share keys are further queries of one head.
+
+    With a mask none of PyTorch's fused kernels for GPUs takes fewer heads of keys than of queries: it would copy the
+    keys for each.
+    """
+    share, span = query.shape[1] // keys.shape[1], mask.shape[3]
+    lines = query.reshape(len(query), keys.shape[1], -1, query.shape[3])
+    wide = F.pad(mask, (0, -span % ALIGNED)).repeat(1, 1, share, 1)[..., :span]
+    return F.scaled_dot_product_attention(lines, keys, values, attn_mask=wide, scale=scale).reshape(query.shape)

@@ -15,7 +15,7 @@ from osd.models.encoder_decoder import require_decoder_only
 from osd.models.model import Model, TextDraft, eos_ids
 from osd.models.needs_draft import NeedsDraft
 from osd.models.pair import Pair, choose_device, load_model
-from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import load_tokenizer
 from storage.errors import ModelNotLoaded
 
 EVERYWHERE = 1 << 30

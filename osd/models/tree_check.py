@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from osd.draft import Tree, moves
+from osd.models.attention_metadata import lay_out
 from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.encoder_decoder import has_encoder
 from osd.models.limits import position_limit
 from osd.models.model import Model
-from osd.models.proof import TOLERANCE, off, proven_length, told, unit
-from osd.models.proof_record import ProofRecord
-from osd.models.tree_mask import lay_out
+from osd.models.proof import TOLERANCE, ProofRecord, off, proven_length, told, unit
 from osd.models.twin import twin_of
 from storage.errors import CannotServeTrees
 

@@ -1,15 +1,22 @@
-"""Whether token ids mean the same to a target and a draft, and what to do about those that only one of them knows."""
+"""Tokenizers and vocabularies: loads a tokenizer, and says which ids a target and a draft share where their
+vocabularies are not quite the same."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from huggingface_hub import snapshot_download
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.integrations.gguf.reader import read_gguf_metadata
 
 from osd.models.encoder_decoder import has_encoder
-from osd.models.shared_ids import SharedIds
-from storage.errors import KindMismatch, VocabularyMismatch
+from osd.models.weights import first_line
+from storage.errors import KindMismatch, ModelNotLoaded, VocabularyMismatch
 
 MOSTLY = 0.9
 """Least share of the target's tokens that a draft has to know."""
@@ -89,3 +96,78 @@ def _shared(one_sided: set[int], target: HasVocabulary, draft: HasVocabulary) ->
 def table_rows(module: Any) -> int:
     """Return how many ids a model can be fed."""
     return int(module.get_input_embeddings().weight.shape[0])
+
+
+NEVER = -1e30
+"""Logit of what is not drafted. Finite, so that a row of which nothing else is allowed still has a distribution."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedIds:
+    """The ids of a target, V of them, as a draft takes them whose vocabulary is another in some places."""
+
+    stand_ins: Tensor
+    """(V,) int64: the id that the draft is fed for each; another where it does not know the token, or has no row."""
+    barred: Tensor
+    """(n,) int64: ids that only one of the two knows. They are never drafted."""
+
+    def bar(self, logits: Tensor) -> Tensor:
+        """Give the barred ids no probability, in logits (…, V) of the draft."""
+        if not len(self.barred):
+            return logits
+        return logits.index_fill(-1, self.barred, max(NEVER, torch.finfo(logits.dtype).min))
+
+
+FILES = ("tokenizer*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "tekken.json")
+"""What tokenizers are saved as."""
+PACKAGES = {
+    "*.model": ("sentencepiece", "protobuf"),
+    "*.spm": ("sentencepiece", "protobuf"),
+    "*.tiktoken": ("tiktoken",),
+    "tekken.json": ("mistral-common",),
+}
+"""Packages that read the kinds of files which the tokenizers library does not."""
+
+
+def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase | None:
+    """Load the tokenizer of a folder or hub name; None where it has no tokenizer files. Raises ModelNotLoaded."""
+    folder = Path(name)
+    if folder.is_file():
+        return _packed_with(folder)
+    try:
+        if not folder.is_dir():
+            folder = Path(snapshot_download(str(name), allow_patterns=list(FILES)))
+        if not any(any(folder.glob(pattern)) for pattern in FILES):
+            return None
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(name), trust_remote_code=False)
+    except Exception as error:  # every kind of tokenizer reads its files in its own way, and fails in its own
+        raise ModelNotLoaded(path=name, reason=_reason(folder, first_line(error))) from None
+    if not tokenizer.get_vocab().keys() - tokenizer.get_added_vocab().keys():  # transformers makes some of nothing
+        raise ModelNotLoaded(path=name, reason="Its tokenizer's files hold no vocabulary.")
+    return tokenizer
+
+
+def _packed_with(file: Path) -> PreTrainedTokenizerBase | None:
+    """Load the tokenizer of a GGUF file; None where it holds none. Raises ModelNotLoaded."""
+    try:
+        if "tokenizer.ggml.model" not in read_gguf_metadata(str(file))[0]:
+            return None
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+        return tokenizer
+    except Exception as error:  # as above
+        raise ModelNotLoaded(path=file, reason=f"Its tokenizer cannot be read: {first_line(error)}") from None
+
+
+def _reason(folder: Path, cause: str) -> str:
+    wanted = {package for kind, packages in PACKAGES.items() if any(folder.glob(kind)) for package in packages}
+    missing = sorted(package for package in wanted if not _is_installed(package))
+    if not missing or (folder / "tokenizer.json").is_file():
+        return f"Its tokenizer cannot be read: {cause}"
+    return f"Its tokenizer needs packages that are not installed (pip install {' '.join(missing)}): {cause}"
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False

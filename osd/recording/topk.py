@@ -15,8 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osd.kernels.compile_background import BackgroundCompile
-from osd.kernels.compile_subprocess import apart
+from osd.kernels.code_cache import BackgroundCompile, apart
 
 Index = npt.NDArray[np.int64]
 Compiled = Callable[..., None]

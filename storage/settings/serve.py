@@ -27,9 +27,6 @@ class ServeSettings(Section):
     """The draft's device, as `device`; None: the target's."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto is float32 on the CPU and the checkpoint's own on a GPU."""
-    attention_backend: Literal["auto", "sdpa", "flex_attention", "flashinfer"] = "auto"
-    """What attends in osd's own passes: PyTorch's SDPA (auto), its FlexAttention, or FlashInfer where that is
-    installed. Small passes on a CPU are compiled whole, and attend by themselves."""
     generation_config: Literal["auto", "vllm"] = "auto"
     """What is read of the target's generation_config.json. auto: what requests that do not say get (temperature, top-k,
     top-p, min-p, repetition penalty), and what changes every text. vllm: its end tokens alone."""

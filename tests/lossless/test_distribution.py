@@ -21,7 +21,7 @@ from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Signal
 from osd.gamma.factory import make_controller
 from osd.gamma.planner import GammaPlanner
-from osd.gamma.rules.fixed import FixedController
+from osd.gamma.rules.fsm import FixedController
 from osd.models.pair import Pair
 from osd.verification.warping import Warp
 from storage.records import Request

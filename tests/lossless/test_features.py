@@ -19,7 +19,7 @@ from osd.drafters.loaded_draft import FeatureDraftModel
 from osd.drafters.residency import LoadedVersion
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
-from osd.models.features.model import feature_model
+from osd.models.features.decoder import feature_model
 from osd.models.features.new import KINDS
 from osd.models.pair import Pair
 from storage.records import DEFAULT_DRAFT, Request

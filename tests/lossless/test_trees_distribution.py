@@ -21,8 +21,8 @@ from osd.draft import Tree
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
+from osd.models.attention_metadata import tables
 from osd.models.pair import Pair
-from osd.models.tree_mask import tables
 from osd.sequence import SequenceState
 from storage.records import Request
 from storage.sampling import Sampling

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osd.draft import Tree, chain, graft, moves
+from osd.models.attention_metadata import lay_out, tables
 from osd.models.forward import ForwardPass
 from osd.models.kv_cache import RaggedCache
 from osd.models.model import Model
 from osd.models.ragged_attention import Share, group
 from osd.models.tree_check import check_model
-from osd.models.tree_mask import lay_out, tables
 from storage.errors import BadProposal, CannotServeTrees
 from tests.support.models import CONFIGS, model_of, random_module
 

@@ -10,5 +10,5 @@ LAYOUTS = ("lazy", "whole", "paged")
 def laid_out(patch: pytest.MonkeyPatch, layout: str) -> None:
     """Lay caches out so from here on."""
     if layout != "lazy":
-        patch.setattr("osd.models.lazy_memory.comes_when_written", lambda device: False)
+        patch.setattr("osd.models.kv_blocks.comes_when_written", lambda device: False)
         patch.setattr("osd.models.kv_cache.WHOLE", 0 if layout == "paged" else 1 << 30)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from osd.models.features.model import feature_model, feature_target
+from osd.models.features.decoder import feature_model, feature_target
 from osd.models.features.new import new_feature_draft
 from osd.models.features.target import read_features
 from osd.models.pair import Pair

@@ -22,16 +22,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from osd.models.encoder_decoder import require_decoder_only
-from osd.models.features.base import FeatureDraft
-from osd.models.features.errors import FeatureDraftNotLoaded
+from osd.models.features.base import FeatureDraft, FeatureDraftNotLoaded
 from osd.models.features.files import load_feature_draft, save_feature_draft
 from osd.models.features.target import FeatureTarget
 from osd.models.limits import position_limit
 from osd.models.lora.adapter import BASE_MARK
-from osd.models.lora.merging import adapted, merged, quiet_peft
-from osd.models.lora.tied import tie, ties
-from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights
-from osd.models.writing import stored_dtype, write_full
+from osd.models.lora.merging import adapted, merged, quiet_peft, tie, ties
+from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights, stored_dtype, write_full
 from storage.errors import BadInput, ModelNotLoaded, WeightsDamaged, WrongState
 from storage.files.files import TemporaryPath, writing
 from storage.records import DraftVersion

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from osd.models.pair import load_pair
-from osd.models.weights import read_weights
-from osd.models.writing import write_full
+from osd.models.weights import read_weights, write_full
 from storage.errors import BadInput, ModelNotLoaded, SegmentDamaged, TrainingFailed
 from storage.records import RequestSamples
 from storage.replay.segments import decode

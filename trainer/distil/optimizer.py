@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from osd.models.lora.tied import ties
+from osd.models.lora.merging import ties
 from storage.settings import LearnSettings
 
 WARMUP = 10

@@ -24,7 +24,7 @@ from typing import IO, Any, Protocol, cast
 import torch
 from torch import nn
 
-from osd.models.lora.tied import tie
+from osd.models.lora.merging import tie
 from storage.records import RequestSamples
 from storage.settings import LearnSettings, TrainerSettings
 from trainer.devices import training_places

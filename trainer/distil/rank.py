@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from osd.models.lora.tied import tie
+from osd.models.lora.merging import tie
 from storage.records import RequestSamples
 from trainer.distil.distil import Distilled, DistilProgress, distil
 from trainer.distil.optimizer import Moments, adamw, moments_of, whole

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from osd.models.lora.tied import tie
+from osd.models.lora.merging import tie
 from storage.records import DraftVersion
 from trainer.distil.optimizer import Moments
 from trainer.distil.teacher import Teachers

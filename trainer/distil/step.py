@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from osd.models.lora.tied import gather, ties
+from osd.models.lora.merging import gather, ties
 from storage.settings import LearnSettings
 from trainer.distil.collate import TrainingBatch, predict
 from trainer.distil.losses import (

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from osd.models.features.files import load_feature_draft
 from osd.models.features.target import FeatureTarget
-from osd.models.hidden_states import hidden_states_noted, layer_stack
+from osd.models.hf_forward import hidden_states_noted, layer_stack
 from osd.models.pair import load_model
 from storage.errors import BadSetting, FeaturesNotKept
 from storage.records import DraftVersion, RequestSamples

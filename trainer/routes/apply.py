@@ -105,7 +105,7 @@ def _merge(store: Store, proposal: RouteProposal, who: str | None) -> dict[str, 
 
 def _prompts(store: Store, draft: str, request_ids: Sequence[str]) -> list[str]:
     """Return the prompts of stored requests as text, without purged ones. Raises BadInput without a tokenizer."""
-    from osd.models.tokenizer import load_tokenizer  # takes seconds, and only a split reads prompts
+    from osd.models.vocabulary import load_tokenizer  # takes seconds, and only a split reads prompts
 
     tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft, store.targets.newest())))
     if tokenizer is None:

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from osd.models.tokenizer import load_tokenizer
-from osd.models.writing import write_full
+from osd.models.vocabulary import load_tokenizer
+from osd.models.weights import write_full
 from storage.errors import OsdError, UnknownDraft
 from storage.records import RequestSamples, Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal

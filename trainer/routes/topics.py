@@ -105,7 +105,7 @@ class TopicBackground:
         return {request_id: features for request_id, features in found.items() if features.size}
 
     def _newest_of(self, draft: str, most: int) -> dict[str, Features]:
-        from osd.models.tokenizer import load_tokenizer  # takes seconds
+        from osd.models.vocabulary import load_tokenizer  # takes seconds
 
         try:
             version = self._store.versions.current(draft, self._store.targets.newest())

@@ -23,7 +23,7 @@ from osd.bench.harness.prompts import MOST_LINES, Tokens, listed, texts_by_set
 from osd.bench.harness.turns import measure_all
 from osd.drafters.ngram.corpus_stats import table_stats
 from osd.models.pair import load_pair, row_limit
-from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import load_tokenizer
 from osd.prompts import Prompt, encode, read_prompts
 from storage.errors import BadInput
 

@@ -23,8 +23,8 @@ from osd.demo.runner.arrival import make_arrival
 from osd.demo.runner.circle import StreamPlan, own_settings, turning
 from osd.demo.runner.feed import RequestFeed
 from osd.demo.runner.source import Segment
+from osd.models.features.decoder import feature_target, load_feature_model
 from osd.models.features.files import save_feature_draft
-from osd.models.features.model import feature_target, load_feature_model
 from osd.models.features.new import HEADS, new_feature_draft
 from osd.models.pair import Pair, load_model, load_pair
 from osd.prompts import encode

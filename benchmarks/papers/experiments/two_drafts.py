@@ -31,8 +31,7 @@ from benchmarks.papers.experiments.subjects import other_texts
 from osd.bench.harness.prompts import tokens_by_set
 from osd.models.pair import Pair, load_pair, row_limit
 from osd.models.small_draft import cut
-from osd.models.weights import read_weights
-from osd.models.writing import write_full
+from osd.models.weights import read_weights, write_full
 from osd.prompts import encode
 from router.throughput import Costs, TextScore
 from storage.files.files import writing

@@ -70,8 +70,8 @@ def fitting(target: str, max_length: int, max_new_tokens: int) -> Fits:
     """
     from transformers import AutoConfig  # not needed by those who only read files
 
-    from osd.models.limits import position_limit
-    from osd.models.tokenizer import load_tokenizer
+    from osd.models.model import position_limit
+    from osd.models.vocabulary import load_tokenizer
 
     try:
         limit = position_limit(AutoConfig.from_pretrained(target))

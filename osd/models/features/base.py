@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from osd.models.features.target import Embed, OutputHead
+from storage.errors import PairError
 
 AHEAD = 2
 """Tokens from a column to the one that a draft's first step predicts there."""
@@ -112,3 +113,13 @@ def id_list(token_map: Tensor | Sequence[int] | None) -> list[int] | None:
     if token_map is None:
         return None
     return cast(list[int], token_map.tolist()) if isinstance(token_map, Tensor) else list(token_map)
+
+
+class FeatureDraftNotLoaded(PairError):
+    """{path} is no feature draft: {reason} A folder of one holds config.json and model.safetensors, as vLLM's loaders
+    of Medusa, EAGLE and EAGLE-3 take them; `osd drafts new NAME --kind eagle` makes one."""
+
+
+class FeatureDraftMismatch(PairError):
+    """The feature draft {draft} does not fit the target {target}: {reason} It reads the hidden states of the target
+    that it was trained for, and of no other."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from osd.models.encoder_decoder import require_decoder_only
-from osd.models.features.errors import FeatureDraftMismatch
+from osd.models.features.base import FeatureDraftMismatch
 from osd.models.features.target import FeatureTarget
-from osd.models.hidden_states import layer_stack
+from osd.models.hf_forward import layer_stack
 from osd.models.model import eos_ids
 
 ROUNDING = 1e-2

@@ -2,6 +2,10 @@
 
 The layer reads fc(embedding of token t + 1 ; feature t); its output is the feature of t + 1, from which the target's
 output layer predicts token t + 2 (EAGLE, Section 4.1). The layer has no norm of its input, and none follows it.
+
+EAGLE-3 reads hidden states of three depths, and its own features need not be like the target's: fc mixes the three
+into a first feature; the layer's attention reads the norm of the next token's embedding and the norm of the feature,
+side by side, and a norm stands before the output layer (EAGLE-3, Section 3.1).
 """
 
 from __future__ import annotations
@@ -10,10 +14,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers import LlamaConfig, PreTrainedModel
+from transformers.models.llama.modeling_llama import (
+    LlamaDecoderLayer,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+    repeat_kv,
+)
 
-from osd.models.features.attention import UnrolledAttention
 from osd.models.features.base import AHEAD, FeatureDraft, Unrolled, shifted
 from osd.models.features.target import Embed, OutputHead
 
@@ -75,3 +84,114 @@ class EagleDraft(FeatureDraft):
             hidden = hidden + self.layer.mlp(self.layer.post_attention_layernorm(hidden))
             found.append(Unrolled(self.logits(self.norm_out(hidden), head), step + AHEAD, hidden))
         return found
+
+
+def depths(layers: int) -> tuple[int, ...]:
+    """Return the hidden states that are read of a target of so many layers: an early, a middle and a late one."""
+    usual = (2, layers // 2, layers - 3)
+    if usual[0] < usual[1] < usual[2]:
+        return usual
+    return tuple(range(layers - 3, layers)) if layers >= 3 else tuple(range(layers + 1))
+
+
+class Eagle3Draft(EagleDraft):
+    """One decoder layer over several hidden states of the target."""
+
+    kind = "eagle3"
+
+    def __init__(self, config: LlamaConfig, token_map: Tensor | None = None, *, own_head: bool = False) -> None:
+        """``own_head``: it has an output layer of its own, over what it can propose."""
+        super().__init__(config, token_map)
+        self.norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        if own_head:
+            size = config.vocab_size if token_map is None else len(token_map)
+            self.lm_head = nn.Linear(config.hidden_size, size, bias=False)
+
+    @property
+    def read_layers(self) -> tuple[int, ...]:
+        """The numbers of the hidden states that it reads."""
+        return tuple(int(each) for each in self.config.eagle_aux_hidden_state_layer_ids)
+
+    def feature_layers(self, target: PreTrainedModel) -> tuple[int, ...]:
+        """See :meth:`osd.models.features.base.FeatureDraft.feature_layers`."""
+        return self.read_layers
+
+    @property
+    def feature_size(self) -> int:
+        """Width F of what it reads at a column."""
+        return self._entry_size
+
+    @property
+    def _entry_size(self) -> int:
+        return len(self.read_layers) * int(getattr(self.config, "target_hidden_size", None) or self.hidden_size)
+
+    def _layer(self, config: LlamaConfig) -> nn.Module:
+        layer, attention = LlamaDecoderLayer(config, 0), config.attention_bias
+        layer.hidden_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            size = getattr(layer.self_attn, name).weight.shape[0]
+            setattr(layer.self_attn, name, nn.Linear(2 * config.hidden_size, size, bias=attention))
+        return layer
+
+    def begin(self, features: Tensor) -> Tensor:
+        """Mix the target's hidden states (…, F) into a first feature (…, H)."""
+        mixed: Tensor = self.fc(features)
+        return mixed
+
+    def enter(self, embedding: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`osd.models.features.eagle.EagleDraft.enter`."""
+        layer = self.layer
+        normed = layer.hidden_norm(hidden)
+        residual = normed if getattr(self.config, "norm_before_residual", False) else hidden
+        return torch.cat([layer.input_layernorm(embedding), normed], dim=-1), residual
+
+    def norm_out(self, hidden: Tensor) -> Tensor:
+        """Return what the output layer reads."""
+        normed: Tensor = self.norm(hidden)
+        return normed
+
+
+class UnrolledAttention:
+    """Attention of one layer, step after step: a column sees the first step's columns up to its own, and of the later
+    steps its own column. So C queries of a step stand for C chains that were drafted at C places."""
+
+    def __init__(self, layer: Any, rotary: Any) -> None:
+        """``layer``: a decoder layer of Llama's kind; ``rotary``: its rotary positions."""
+        self._parts, self._rotary = layer.self_attn, rotary
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+
+    def __call__(self, entered: Tensor, step: int, first: int = 0) -> Tensor:
+        """Return what attention gives, (B, C, H), at the C columns from ``first`` on. ``entered``: what it reads,
+        (B, T, D) in step 0, later (B, C, D). Column t stands at position t + ``step``."""
+        (rows, width, _), parts = entered.shape, self._parts
+        begin = step + (first if step else 0)
+        asked = entered if step else entered[:, first:]
+        query, key, value = (
+            product(read).view(rows, read.shape[1], -1, parts.head_dim).transpose(1, 2)
+            for product, read in ((parts.q_proj, asked), (parts.k_proj, entered), (parts.v_proj, entered))
+        )
+        positions = torch.arange(begin, begin + width, device=entered.device).unsqueeze(0)
+        cos, sin = self._rotary(entered, positions)
+        late = width - asked.shape[1]
+        query, _ = apply_rotary_pos_emb(query, query, cos[:, late:], sin[:, late:])
+        _, key = apply_rotary_pos_emb(key, key, cos, sin)
+        self._keys.append(repeat_kv(key, parts.num_key_value_groups))
+        self._values.append(repeat_kv(value, parts.num_key_value_groups))
+        seen = self._attend(query).transpose(1, 2).reshape(rows, asked.shape[1], -1)
+        out: Tensor = parts.o_proj(seen)
+        return out
+
+    def _attend(self, query: Tensor) -> Tensor:
+        """Return what queries (B, heads, C, head_dim) see, of the same shape."""
+        scale, width = self._parts.scaling, self._keys[0].shape[2]
+        first = query @ self._keys[0].transpose(2, 3) * scale
+        late = width - query.shape[2]
+        ahead = torch.ones(query.shape[2], width, dtype=torch.bool, device=query.device).triu(1 + late)
+        own = [(query * key).sum(-1, keepdim=True) * scale for key in self._keys[1:]]
+        scores = torch.cat([first.masked_fill(ahead, -torch.inf), *own], dim=-1)
+        weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+        seen = weights[..., :width] @ self._values[0]
+        for i, value in enumerate(self._values[1:]):
+            seen = seen + weights[..., width + i : width + i + 1] * value
+        return seen

@@ -23,11 +23,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig
 
-from osd.models.features.base import FeatureDraft, id_list
+from osd.models.features.base import FeatureDraft, FeatureDraftNotLoaded, id_list
 from osd.models.features.checks import require_fit, require_same_embeddings, require_vocabulary, take_out_head
-from osd.models.features.eagle import EagleDraft
-from osd.models.features.eagle3 import Eagle3Draft, depths
-from osd.models.features.errors import FeatureDraftNotLoaded
+from osd.models.features.eagle import Eagle3Draft, EagleDraft, depths
 from osd.models.features.medusa import MedusaConfig, MedusaDraft
 from osd.models.features.target import FeatureTarget
 from storage.versions.feature_kinds import feature_kind

@@ -12,8 +12,7 @@ from transformers import LlamaConfig
 
 from osd.models.features.base import FeatureDraft
 from osd.models.features.checks import require_readable, require_vocabulary
-from osd.models.features.eagle import EagleDraft
-from osd.models.features.eagle3 import Eagle3Draft, depths
+from osd.models.features.eagle import Eagle3Draft, EagleDraft, depths
 from osd.models.features.medusa import MedusaConfig, MedusaDraft
 from osd.models.features.target import FeatureTarget
 from osd.models.limits import named, position_limit

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from osd.models.hidden_states import hidden_states_noted
+from osd.models.hf_forward import hidden_states_noted
 from osd.models.limits import named
 
 Embed = Callable[[Tensor], Tensor]

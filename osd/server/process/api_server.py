@@ -21,7 +21,7 @@ from typing import Any
 from prometheus_client import generate_latest
 
 from osd.kernels.host import keep_giving_back
-from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import load_tokenizer
 from osd.server.core.client import EngineClient
 from osd.server.core.ipc import Endpoint
 from osd.server.http.api import make_app

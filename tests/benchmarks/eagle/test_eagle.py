@@ -12,8 +12,8 @@ from benchmarks.eagle.learn import trained_eagle
 from benchmarks.eagle.told import DepthText, ToldEngine, ToldTexts, TreeRound
 from benchmarks.gamma.costs import CostCells, CostTable, Piece, Pieces, find_costs
 from osd.bench.harness.watch import Watch
+from osd.models.features.decoder import feature_target
 from osd.models.features.files import load_feature_draft
-from osd.models.features.model import feature_target
 from osd.models.pair import Pair
 from osd.models.target_only import load_alone
 from tests.support.features import feature_pair

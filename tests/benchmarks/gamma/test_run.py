@@ -22,7 +22,7 @@ from benchmarks.gamma.rounds import read_recording
 from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, RowByRow
-from osd.gamma.rules.fixed import FixedRow
+from osd.gamma.rules.fsm import FixedRow
 from storage.errors import BadSetting
 from storage.records import Request
 from tests.support.models import prompts, random_pair

@@ -14,7 +14,7 @@ from benchmarks.gamma.simulate import Simulated, Simulator, simulate
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, RowByRow, Signal
 from osd.gamma.rules.analytic import AnalyticController
 from osd.gamma.rules.confidence import ConfidenceController
-from osd.gamma.rules.fixed import FixedController, FixedRow
+from osd.gamma.rules.fsm import FixedController, FixedRow
 from osd.gamma.rules.gammatune import GammaTuneController
 from storage.errors import BadInput
 from tests.support.traces import greedy_trace, sampled_trace

@@ -18,7 +18,7 @@ from benchmarks.gamma.costs import CostTable, Piece, Pieces
 from benchmarks.gamma.rounds import RecordedText
 from benchmarks.gamma.simulate import Simulated, simulate
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, RowByRow, Signal
-from osd.gamma.rules.fixed import FixedController
+from osd.gamma.rules.fsm import FixedController
 from tests.support.traces import sampled_trace
 
 HIGH, LOW, SHARE = 0.95, 0.5, 0.7

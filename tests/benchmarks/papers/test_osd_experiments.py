@@ -19,7 +19,7 @@ from benchmarks.papers.experiments.timing import TimedAnswer, TimedEngine, by_tu
 from benchmarks.papers.experiments.traffic import LANGUAGE, TOPIC, RoutedPrompt, share_by_stretch
 from osd.bench.harness.watch import Watch
 from osd.demo import DRAFT, TARGET
-from osd.models.features.model import FeatureModel
+from osd.models.features.decoder import FeatureModel
 from osd.models.pair import Pair, load_pair
 from storage.errors import BadInput
 from storage.insights.judged import JudgedPositions

@@ -29,7 +29,7 @@ from osd.demo import DRAFT, TARGET
 from osd.demo.prompts import prompts as shipped
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.process import environment, save_settings
-from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import load_tokenizer
 from osd.prompts import encode
 from storage.settings import Settings
 from storage.store import Store, open_store

@@ -32,7 +32,7 @@ from osd.attached.vllm.engine import VllmEngine
 from osd.demo import TARGET
 from osd.demo.prompts import prompts as shipped
 from osd.demo.runner.process import command, environment
-from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import load_tokenizer
 from osd.prompts import encode
 from tests.integration.vllm.conftest import TOKEN
 from tests.support.fake_vllm import PLUGIN_FOLDER

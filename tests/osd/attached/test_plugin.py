@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from osd.attached.vllm.plugin.osd_vllm.routes import remember_tokens
 from osd.attached.vllm.plugin.osd_vllm.weights import Refused, check, shapes, weights_digest
 from osd.demo import TARGET
-from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import load_tokenizer
 from tests.support.fake_vllm import PLUGIN_FOLDER, FakeEngine, make_app
 
 EMBEDDINGS = torch.arange(12.0).view(6, 2)

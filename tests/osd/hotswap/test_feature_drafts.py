@@ -16,9 +16,9 @@ from osd.engine.session import serving
 from osd.hotswap.drafts import Swap
 from osd.hotswap.export import export
 from osd.hotswap.new_draft import new_feature_version
-from osd.models.features.errors import FeatureDraftMismatch
+from osd.models.features.base import FeatureDraftMismatch
+from osd.models.features.decoder import FeatureModel, feature_target
 from osd.models.features.files import load_feature_draft, save_feature_draft
-from osd.models.features.model import FeatureModel, feature_target
 from osd.models.features.new import KINDS
 from osd.models.pair import Pair, load_pair
 from osd.server.start import PairNames, draft_in_store

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from osd.kernels import llama
-from osd.kernels.compile_subprocess import INSIDE, apart, is_kept
+from osd.kernels.code_cache import INSIDE, apart, is_kept
 
 SCRIPT = """
 import sys
@@ -50,7 +50,7 @@ def test_what_is_kept_needs_nobody_and_neither_does_what_cannot_be_kept(monkeypa
 
 
 def test_a_process_that_fails_leaves_things_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("osd.kernels.compile_subprocess.is_kept", lambda function: False)
+    monkeypatch.setattr("osd.kernels.code_cache.is_kept", lambda function: False)
     monkeypatch.delenv(INSIDE, raising=False)
     apart(llama.look_back, "osd.models.llama_forward_compiled:nothing_of_the_kind")
     monkeypatch.setattr(sys, "executable", "/nowhere")

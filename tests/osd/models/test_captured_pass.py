@@ -11,16 +11,15 @@ import torch
 
 from osd.drafters.captured_choice import SampledChoice
 from osd.models import captured_pass, fixed_pass, products
-from osd.models.attention_backend import sdpa_folded
 from osd.models.captured_pass import WORTH_CAPTURING, CapturedPass, run_again
-from osd.models.compiled_inputs import PassInput
 from osd.models.decoder import Decoder
-from osd.models.fixed_pass import PassShape
+from osd.models.fixed_pass import PassInput, PassShape
 from osd.models.hf_forward import HuggingFaceForward
 from osd.models.llama_forward import LlamaForward
 from osd.models.llama_forward_captured import captured_llama, compiler
 from osd.models.lora.bank import AdapterBatch
 from osd.models.products import PlainLinear
+from osd.models.ragged_attention import sdpa_folded
 from osd.verification.warping import Warp, draw
 from storage.sampling import Sampling
 from tests.support.caches import laid_out

@@ -14,8 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from osd.engine.engine import Engine
 from osd.models.gguf import PIECE, PackedEmbedding, PackedLinear, unpack
-from osd.models.pair import Pair, load_model, load_pair
-from osd.models.weight_memory import files_bytes, weights_in_memory
+from osd.models.pair import Pair, files_bytes, load_model, load_pair, weights_in_memory
 from storage.errors import ModelNotLoaded
 from storage.records import Request
 from tests.support.gguf_files import VOCABULARY, write_gguf

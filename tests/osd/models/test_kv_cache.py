@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from osd.models.decoder import Decoder
-from osd.models.kv_blocks import BLOCK, DenseRows, PagedRows, blocks_for
+from osd.models.kv_blocks import BLOCK, DenseRows, LazyTensor, PagedRows, blocks_for
 from osd.models.kv_cache import RaggedCache
-from osd.models.lazy_memory import LazyTensor
 from storage.errors import BadSetting
 from tests.support.caches import LAYOUTS, laid_out
 from tests.support.models import random_pair, some

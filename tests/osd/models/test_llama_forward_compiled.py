@@ -14,16 +14,16 @@ from transformers import PreTrainedModel
 
 from osd.draft import Tree, moves
 from osd.engine.engine import Engine
-from osd.kernels.compile_background import BackgroundCompile
-from osd.models.compiled_inputs import PassInput
+from osd.kernels.code_cache import BackgroundCompile
+from osd.models.attention_metadata import lay_out
 from osd.models.decoder import Decoder
+from osd.models.fixed_pass import PassInput
 from osd.models.forward import ForwardPass
 from osd.models.kv_cache import RaggedCache
 from osd.models.llama_forward import LlamaForward, llama_forward
 from osd.models.llama_forward_compiled import MOST_ALONE, MOST_TOKENS, CompiledPass
 from osd.models.lora.bank import AdapterBatch
 from osd.models.tree_check import check_model
-from osd.models.tree_mask import lay_out
 from storage.records import Request
 from tests.support.models import CONFIGS, VOCABULARY, model_of, random_module, random_pair, seated, some
 from tests.support.settings import settings_of

@@ -12,8 +12,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from osd.engine.engine import Engine
 from osd.models.hf_forward import HuggingFaceForward
-from osd.models.pair import Pair, load_model
-from osd.models.weight_memory import files_bytes, weights_in_memory
+from osd.models.pair import Pair, files_bytes, load_model, weights_in_memory
 from osd.models.weights import read_weights
 from storage.errors import CannotServeRagged, ModelNotLoaded
 from storage.records import Request

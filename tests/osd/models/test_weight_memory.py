@@ -11,8 +11,7 @@ import transformers as tf
 
 from osd.engine.engine import Engine
 from osd.models.llama_forward import LlamaForward
-from osd.models.pair import Pair, load_model
-from osd.models.weight_memory import files_bytes, weights_in_memory
+from osd.models.pair import Pair, files_bytes, load_model, weights_in_memory
 from tests.support.models import random_module
 from tests.support.settings import settings_of
 

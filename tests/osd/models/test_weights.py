@@ -27,7 +27,7 @@ from osd.models.hf_forward import HuggingFaceForward
 from osd.models.lora.merging import merged
 from osd.models.pair import Pair, load_model, load_pair
 from osd.models.target_only import load_alone
-from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import load_tokenizer
 from osd.models.weights import read_weights
 from storage.errors import ModelNotLoaded
 from storage.records import Request

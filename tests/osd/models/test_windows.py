@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from osd.models import products, proof, twin
 from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
-from osd.models.compiled_inputs import PassInput
+from osd.models.fixed_pass import PassInput
 from osd.models.hf_forward import HuggingFaceForward, RowForward
 from osd.models.kv_blocks import DenseRows
 from osd.models.llama_forward import llama_forward

@@ -10,7 +10,7 @@ import pytest
 
 from osd.demo import TARGET
 from osd.engine.detokenizer import Detokenizer, half_bytes
-from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import load_tokenizer
 from osd.server.core.queues import FairQueue
 from osd.server.http.keys import TokenBucket
 from osd.server.http.speculation import speculative_decoding

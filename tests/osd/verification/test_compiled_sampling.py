@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from osd.engine.engine import Engine
-from osd.kernels.compile_background import BackgroundCompile
+from osd.kernels.code_cache import BackgroundCompile
 from osd.logits import RaggedLogits
 from osd.models.acceptance_head import HeadPass
 from osd.verification import compiled_sampling

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from osd.draft import Draft, Tree
 from osd.logits import RaggedLogits
-from osd.verification.logits_processors import StatefulProcessor, paths, process_draft, process_target
-from osd.verification.token_masks import AllowedTokens, SuppressTokens
+from osd.verification.logits_processors import (
+    AllowedTokens,
+    StatefulProcessor,
+    SuppressTokens,
+    paths,
+    process_draft,
+    process_target,
+)
 
 TOKENS = st.integers(0, 4)
 V = 6

@@ -10,9 +10,15 @@ import transformers as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.verification.logits_processors import LogitsProcessor
+from osd.verification.logits_processors import (
+    AllowedTokens,
+    EndTokenGrowth,
+    ForcedTokens,
+    LogitsProcessor,
+    SequenceBias,
+    SuppressTokens,
+)
 from osd.verification.penalties import NoRepeatNgram, OutputPenalties, RepetitionPenalty
-from osd.verification.token_masks import AllowedTokens, EndTokenGrowth, ForcedTokens, SequenceBias, SuppressTokens
 
 V = 11
 TOKEN = st.integers(0, V - 1)

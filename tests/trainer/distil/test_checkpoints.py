@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from osd.models.writing import write_full
+from osd.models.weights import write_full
 from storage.errors import WeightsDamaged, WrongState
 from storage.records import DraftVersion, RunState, VersionState
 from storage.settings import LearnSettings, Settings

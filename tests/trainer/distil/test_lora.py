@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from osd.models.lora.adapter import read_adapter, sizes_of
-from osd.models.lora.tied import gather, ties
+from osd.models.lora.merging import gather, ties
 from storage.records import DraftVersion
 from storage.settings import LearnSettings
 from storage.store import Store

@@ -99,7 +99,7 @@ def test_prompts_that_are_too_long_are_left_out_and_said(
 @pytest.fixture
 def shipped_tokenizer() -> object:
     from osd.demo import TARGET
-    from osd.models.tokenizer import load_tokenizer
+    from osd.models.vocabulary import load_tokenizer
 
     return load_tokenizer(TARGET)
 

@@ -6,7 +6,7 @@ import pytest
 
 from osd.demo import DRAFT, TARGET
 from osd.demo.prompts import DOMAINS, prompts
-from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import load_tokenizer
 from osd.prompts import encode
 from storage.errors import BadSetting
 

@@ -7,8 +7,7 @@ from itertools import count
 
 import pytest
 
-from osd.gamma.costs.model import CostModel
-from osd.gamma.costs.probes import MOST_TURNS, READ, probe
+from osd.gamma.costs.model import MOST_TURNS, READ, CostModel, probe
 
 
 def true_pass(rows: int, width: int) -> float:

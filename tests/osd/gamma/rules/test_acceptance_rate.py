@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osd.gamma.rules.acceptance_rate import Rounds, ratio, truncated, truncated_mean
+from osd.gamma.rules.analytic import Rounds, ratio, truncated, truncated_mean
 from storage.insights.round_length import tokens_per_round as expected_tokens
 
 rounds_of = st.lists(

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osd.gamma.base import Observation
-from osd.gamma.rules.cache_fsm import CacheFsmController
-from osd.gamma.rules.fsm import FsmController
+from osd.gamma.rules.fsm import CacheFsmController, FsmController
 from tests.support.worlds import play_alone
 
 

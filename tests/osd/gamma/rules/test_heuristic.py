@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from osd.gamma.base import Observation
-from osd.gamma.rules.heuristic import HeuristicController
+from osd.gamma.rules.fsm import HeuristicController
 from tests.support.worlds import play_alone
 
 

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from osd.draft import Tree
 from osd.drafters.feature_tree import draw_distinct
-from osd.models.features.decoder import FeatureDecoder
-from osd.models.features.model import feature_model
+from osd.models.attention_metadata import lay_out
+from osd.models.features.decoder import FeatureDecoder, feature_model
 from osd.models.features.new import KINDS
 from osd.models.features.target import read_features
 from osd.models.model import Model
-from osd.models.tree_mask import lay_out
 from tests.support.features import trained
 from tests.support.models import CONFIGS, model_of, random_module, some
 from tests.support.plain_features import plain_step

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from osd.models.features.errors import FeatureDraftMismatch, FeatureDraftNotLoaded
+from osd.models.features.base import FeatureDraftMismatch, FeatureDraftNotLoaded
 from osd.models.features.files import load_feature_draft, save_feature_draft
 from osd.models.features.new import KINDS, new_feature_draft
 from osd.models.features.target import FeatureTarget, read_features

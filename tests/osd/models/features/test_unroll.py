@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from osd.models.features.eagle3 import depths
+from osd.models.features.eagle import depths
 from osd.models.features.new import KINDS, new_feature_draft
 from osd.models.features.target import FeatureTarget, read_features
 from tests.support.models import CONFIGS, VOCABULARY, random_module, some
