@@ -12,8 +12,8 @@ import typer
 from benchmarks.eagle.arms import ALONE, ARMS, EAGLE_2, FIXED, NODES, DepthCell, DepthRun, jobs_of
 from benchmarks.eagle.learn import trained_eagle
 from benchmarks.eagle.told import ToldTexts
+from benchmarks.figures import ratio_of_sums
 from benchmarks.gamma.costs import find_costs
-from benchmarks.papers.claims import ratio_of_sums
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.options import JsonOption, TargetOption
 from osd.bench.harness.prompts import PromptFiles, listed, tokens_by_set

@@ -42,17 +42,17 @@ def papers(
 ) -> None:
     """Every table and figure of five papers: what is claimed, what comes of it here, confirmed, refuted or open.
 
-    Leaves a page (index.html, results.md, results.json) with everything that the folder holds. Ctrl-C stops it; the
-    same command goes on. What is run, and by which rule each claim is judged, stands in docs/papers.md.
+    Leaves a page (results.md, index.html) with everything that the folder holds. Ctrl-C stops it; the same command goes
+    on. What is run, and by which rule each claim is judged, stands in the catalogue, benchmarks/papers/*.toml.
 
     Example: `python -m benchmarks papers --paper gammatune --table "Table 2" --small --out out/papers --json`
     """  # fmt: skip
-    from benchmarks.papers.bench import bench_papers
+    from benchmarks.papers.bench import PapersPlan, bench_papers
 
+    plan = PapersPlan(
+        listed(paper), listed(table), full, target, draft, listed(prompts), seed,
+        [Path(name) for name in listed(beside)],
+    )  # fmt: skip
     with watching(out) as watch:
-        result = bench_papers(
-            load_settings(), watch, out, papers=listed(paper), ids=listed(table), full=full, target=target,
-            draft=draft, prompts=listed(prompts), seed=seed,
-            beside=[Path(name) for name in listed(beside)],
-        )  # fmt: skip
+        result = bench_papers(load_settings(), watch, out, plan)
     raise typer.Exit(result.show(as_json=json))

@@ -1,21 +1,24 @@
-"""The page of results: one HTML file with everything in it, the same as Markdown, and as JSON."""
+"""The page of results, rendered from the catalogue and a run's folder: Markdown, and the same as one HTML file.
+
+`python -m benchmarks.papers.page docs/papers` renders a folder again, with the runs of its folder beside/ told beside.
+"""
 
 from __future__ import annotations
 
 import io
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
-from benchmarks.papers.catalogue import PAPERS
 from benchmarks.papers.claims import Claim, ClaimVerdict
-from benchmarks.papers.entry import EntryResult, Paper, PaperEntry, PaperFindings, PapersRun, Picture, Rows
-from osd.bench.harness.report import save_json, shown
+from benchmarks.papers.experiment import PaperFindings, Picture, Rows
+from benchmarks.papers.results import EntryJob, EntryResult, PapersRun, all_jobs, run_of
+from osd.bench.harness.report import shown
 from storage.files.files import writing
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 MARKED, DRAWN = 40, 200
 """Points of a curve up to which each is marked, and those of which it is drawn at most."""
 PICTURES = "pictures"
+IMAGE = re.compile(rf'<img src="{PICTURES}/([^"]+)"[^>]*>')
+VERDICT = re.compile(r"<td>(confirmed|refuted|open)</td>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,69 +45,51 @@ class ClaimOnPage:
 class EntryOnPage:
     """An entry and what came of it."""
 
-    paper: Paper
-    entry: PaperEntry
+    job: EntryJob
     result: EntryResult | None
-    claims: tuple[ClaimOnPage, ...]
+    claims: Sequence[ClaimOnPage]
     tables: Mapping[str, Rows]
-    pictures: Mapping[str, Markup]
-    """SVG by the name of its file."""
-    shown_with: EntryOnPage | None
+    pictures: Mapping[str, Picture]
+    """By the name of its file."""
+    shown_with: EntryJob | None
     """The entry of the same experiment that has its tables and pictures."""
-
-    @property
-    def state(self) -> str:
-        """What the table of contents says of it."""
-        if self.entry.planned or self.entry.not_reproduced:
-            return "planned" if self.entry.planned else "not reproduced"
-        if self.result is None:
-            return "not run yet"
-        if self.result.failure:
-            return "could not be run"
-        states = [each.verdict.state for each in self.claims if each.verdict]
-        return ", ".join(f"{states.count(s)} {s}" for s in ("confirmed", "refuted", "open") if s in states)
-
-    @property
-    def command(self) -> str:
-        """The command for this one alone."""
-        return self.paper.command(self.entry)
 
 
 def leave(run: PapersRun, beside: Sequence[PapersRun], out: Path) -> dict[str, Path]:
-    """Write the page in its three forms; return the files by what they are. ``beside``: other runs, whose figures stand
+    """Write the page in its two forms; return the files by what they are. ``beside``: other runs, whose figures stand
     beside the run's own. Raises StoreWriteFailed."""
-    entries: list[EntryOnPage] = []
-    for paper in PAPERS:
-        for entry in paper.entries:
-            entries.append(_on_page(paper, entry, run, beside, entries))
-    told = {"entries": entries, "facts": run.facts, "compared": _compared(entries, run, beside)}
+    entries = _on_page(run, beside)
+    pictures = {name: draw(picture) for each in entries for name, picture in each.pictures.items()}
+    told = {
+        "entries": entries, "facts": run.facts, "compared": _compared(entries, run, beside),
+        "top": [(each, own) for each in entries for own in each.claims if own.claim.question and own.verdict],
+    }  # fmt: skip
+    text = render("results.md.jinja", **told)
     files = {"page": out / "index.html", "Markdown": out / "results.md"}
     with writing(out):
-        for name, drawn in [picture for each in entries for picture in each.pictures.items()]:
+        for name, drawn in pictures.items():
             (out / PICTURES).mkdir(exist_ok=True)
             (out / PICTURES / name).write_text(drawn, encoding="utf-8")
-        files["page"].write_text(_render("page.html.jinja", told, escape=True), encoding="utf-8")
-        files["Markdown"].write_text(_render("page.md.jinja", told, escape=False), encoding="utf-8")
-    files["JSON"] = save_json(out / "results.json", {"settings": dict(run.facts), "papers": _plain(entries)})
+        files["Markdown"].write_text(text, encoding="utf-8")
+        files["page"].write_text(as_html(text, pictures), encoding="utf-8")
     return files
 
 
-def _on_page(
-    paper: Paper, entry: PaperEntry, run: PapersRun, beside: Sequence[PapersRun], before: Sequence[EntryOnPage]
-) -> EntryOnPage:
-    key = (paper.name, entry.id)
-    result = run.results.get(key)
-    verdicts = result.verdicts(entry) if result else [None] * len(entry.claims)
-    theirs = {each.name: other.verdicts(entry) for each in beside if (other := each.results.get(key))}
-    claims = tuple(
-        ClaimOnPage(claim, verdicts[i], {name: some[i] for name, some in theirs.items()})
-        for i, claim in enumerate(entry.claims)
-    )
-    own = result.findings if result else PaperFindings({})
-    same = next((each for each in before if each.result and _looks_like(each.result.findings, own)), None)
-    drawn = () if same else own.pictures.values()
-    pictures = {f"{paper.name}-{entry.slug}-{i}.svg": draw(each) for i, each in enumerate(drawn, start=1)}
-    return EntryOnPage(paper, entry, result, claims, {} if same else own.tables, pictures, same)
+def _on_page(run: PapersRun, beside: Sequence[PapersRun]) -> list[EntryOnPage]:
+    entries: list[EntryOnPage] = []
+    for job in all_jobs():
+        result, others = run.results.get(str(job)), {other.name: other.verdicts(job) for other in beside}
+        verdicts: list[ClaimVerdict | None] = [*run.verdicts(job)] or [None] * len(job.entry.claims)
+        claims = [
+            ClaimOnPage(claim, verdicts[i], {name: some[i] for name, some in others.items() if some})
+            for i, claim in enumerate(job.entry.claims)
+        ]
+        own = result.findings if result else PaperFindings({})
+        same = next((each.job for each in entries if each.result and _looks_like(each.result.findings, own)), None)
+        drawn = () if same else own.pictures.values()
+        pictures = {f"{job.paper.name}-{job.entry.slug}-{i}.svg": each for i, each in enumerate(drawn, start=1)}
+        entries.append(EntryOnPage(job, result, claims, {} if same else own.tables, pictures, same))
+    return entries
 
 
 def _looks_like(one: PaperFindings, other: PaperFindings) -> bool:
@@ -115,32 +102,24 @@ def _compared(entries: Sequence[EntryOnPage], run: PapersRun, beside: Sequence[P
     rows = []
     for other in beside:
         pairs = [
-            (each, own, own.verdict.state, own.beside[other.name].state)
+            (f"{each.job}: {own.claim.text}", own.verdict.state, own.beside[other.name].state)
             for each in entries for own in each.claims if own.verdict and other.name in own.beside
         ]  # fmt: skip
-        turned = [f"{each.paper.name}, {each.entry.id}: {own.claim.text}" for each, own, here, there in pairs
-                  if {here, there} == {"confirmed", "refuted"}]  # fmt: skip
-        same = sum(here == there for _, _, here, there in pairs)
-        told = {"name": other.name, "differs": other.differs(run), "claims": len(pairs), "same": same}
-        rows.append({**told, "turned": turned})
+        turned = [name for name, here, there in pairs if {here, there} == {"confirmed", "refuted"}]
+        same = sum(here == there for _, here, there in pairs)
+        rows.append({"name": other.name, "differs": other.differs(run), "claims": len(pairs), "same": same,
+                     "turned": turned})  # fmt: skip
     return rows
 
 
-def _render(name: str, told: Mapping[str, Any], *, escape: bool) -> str:
-    environment = templates(escape=escape)
-    environment.filters.update(shown=shown, placed=placed)
-    entries: list[EntryOnPage] = told["entries"]
-    by_paper = [(paper, [each for each in entries if each.paper is paper]) for paper in PAPERS]
-    top = [(each, own) for each in entries for own in each.claims if own.claim.question and own.verdict]
-    return environment.get_template(name).render(told, papers=by_paper, top=top)
-
-
-def templates(*, escape: bool) -> Environment:
-    """Return what renders the templates of this folder."""
-    return Environment(
-        loader=PackageLoader("benchmarks.papers", ""), autoescape=escape, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
+def render(template: str, **told: Any) -> str:
+    """Render a template of this folder."""
+    environment = Environment(
+        loader=PackageLoader("benchmarks.papers", ""), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True,
     )  # fmt: skip
+    environment.filters.update(shown=shown, placed=placed)
+    return environment.get_template(template).render(told)
 
 
 def placed(text: str) -> str:
@@ -148,29 +127,24 @@ def placed(text: str) -> str:
     return re.sub(r"\[[^\]]+\]\(([^)]+)\)", r"docs/\1", text)
 
 
-def _plain(entries: list[EntryOnPage]) -> dict[str, Any]:
-    """Return entries by paper and id, for programs."""
-    found: dict[str, Any] = {paper.name: {} for paper in PAPERS}
-    for each in entries:
-        entry, result = each.entry, each.result
-        found[each.paper.name][entry.id] = {
-            "title": entry.title, "state": each.state, "says": entry.says, "ran": entry.ran, "differs": entry.differs,
-            "planned": entry.planned, "not_reproduced": entry.not_reproduced, "command": each.command,
-            "claims": [
-                {"claim": own.claim.text, "rule": own.claim.rule, **_verdict(own.verdict),
-                 "beside": {label: _verdict(other) for label, other in own.beside.items()}}
-                for own in each.claims if own.verdict
-            ],
-            "tables": dict(result.findings.tables) if result else {}, "sizes": result.sizes if result else "",
-            "seconds": result.seconds if result else None, "failure": result.failure if result else "",
-        }  # fmt: skip
-    return found
+def as_html(text: str, pictures: Mapping[str, str]) -> str:
+    """Return the page as one HTML file, with its pictures in it."""
+    from markdown_it import MarkdownIt
+
+    body = MarkdownIt().enable("table").render(text)
+    body = VERDICT.sub(r'<td class="\1">\1</td>', IMAGE.sub(lambda found: pictures[found[1]], body))
+    return render("page.html.jinja", body=body)
 
 
-def _verdict(verdict: ClaimVerdict) -> dict[str, Any]:
-    figure = verdict.figure
-    numbers = {"value": figure.value, "error": figure.error, "count": figure.count} if figure else {}
-    return {"verdict": verdict.state, **numbers}
+def draw(picture: Picture) -> str:
+    """Return a picture as SVG to stand inside a page."""
+    import matplotlib as mpl
+
+    drawn = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "osd"}):
+        figure_of(picture).savefig(drawn, format="svg", metadata={"Date": None})
+    text = drawn.getvalue()
+    return re.sub(r"\s*<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
 
 
 def figure_of(picture: Picture) -> Figure:
@@ -191,12 +165,11 @@ def figure_of(picture: Picture) -> Figure:
     return figure
 
 
-def draw(picture: Picture) -> Markup:
-    """Return a picture as SVG to stand inside a page."""
-    import matplotlib as mpl
+def main(folder: Path) -> None:
+    """Render the page of a folder."""
+    beside = [run_of(path) for path in sorted((folder / "beside").glob("*"))]
+    leave(run_of(folder), beside, folder)
 
-    drawn = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "osd"}):
-        figure_of(picture).savefig(drawn, format="svg", metadata={"Date": None})
-    text = drawn.getvalue()
-    return Markup(re.sub(r"\s*<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL))
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,7 +1,7 @@
 """Speed at a given acceptance: after a real pass of the draft its token is replaced, with chance α by the token that
 the target is known to say, else by another one. So passes cost what they cost, and α is what is asked for.
 
-OSD's Tables 2, 7 and 8, on the machine that runs.
+OSD's Tables 2 and 8, on the machine that runs.
 """
 
 from __future__ import annotations
@@ -9,33 +9,34 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.papers.claims import PaperFigure, ratio_of_sums
-from benchmarks.papers.entry import Curve, PaperExperiment, PaperFindings, PapersBench, PaperSizes, Picture
+from benchmarks.figures import PaperFigure, least, mean_of, ratio_of_sums
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
 from benchmarks.papers.experiments.arithmetic import speed_up
 from benchmarks.papers.experiments.timing import TimedAnswer, TimedEngine, by_turns, speed_up_of
-from osd.bench.contenders import Contender, Tokens, osd_contender
-from osd.bench.harness.prompts import tokens_by_set
+from osd.bench.contenders import Tokens
 from osd.drafters.chain_override import PassSignals
-from osd.models.pair import Pair, load_pair, row_limit
+from osd.models.pair import row_limit
 from osd.sequence import SequenceState
+from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT
 
-ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9)
-GAMMA = 8
-"""k of OSD's Tables 2 and 7."""
+Texts = Mapping[Tokens, Sequence[int]]
+"""The target's answers by prompt."""
+Answers = Mapping[float, Sequence[TimedAnswer]]
+"""By α; 0 for the target alone."""
 
 
 class KnownText:
     """Override of one round's chains: the known text's tokens, each wrong with chance 1 − α."""
 
     def __init__(
-        self, rows: Sequence[SequenceState], texts: Mapping[Tokens, Sequence[int]], alpha: float, chance: random.Random,
-        vocabulary: int,
-    ) -> None:  # fmt: skip
-        """``texts``: the target's answers by prompt; ``vocabulary``: tokens that there are."""
+        self, rows: Sequence[SequenceState], texts: Texts, alpha: float, chance: random.Random, vocabulary: int
+    ) -> None:
+        """``vocabulary``: tokens that there are."""
         self._known = [texts[tuple(row.request.prompt_tokens)] for row in rows]
         self._places = [len(row.tokens) - row.prompt_len for row in rows]
         self._alpha, self._chance, self._vocabulary = alpha, chance, vocabulary
@@ -59,81 +60,108 @@ class KnownText:
         return torch.tensor(tokens, device=chosen.device, dtype=chosen.dtype), signals
 
 
-class GivenAcceptance(TimedEngine):
-    """Decodes prompts whose answers are known, at one α and γ."""
+class GivenAcceptance(PaperExperiment):
+    """An experiment with one arm for each α, beside the target alone."""
 
-    def __init__(
-        self,
-        pair: Pair,
-        bench: PapersBench,
-        texts: Mapping[Tokens, Sequence[int]],
-        tokens: int,
-        alpha: float,
-        gamma: int,
-        *,
-        whole: bool = False,
-    ) -> None:
-        """``tokens``: of an answer at most; ``whole``: whether answers go on past end tokens."""
-        super().__init__(pair, bench.settings, tokens, gamma=gamma, whole=whole)
-        chance, vocabulary = random.Random(bench.seed), int(pair.target.module.config.vocab_size)
-        self.engine.drafter.second = lambda rows, _: KnownText(rows, texts, alpha, chance, vocabulary)
+    gamma: int
+    alphas: tuple[float, ...]
+
+    def arm(self, bench: PapersBench, texts: Texts, alpha: float, tokens: int, *, whole: bool = False) -> TimedEngine:
+        """Return what decodes prompts whose answers are known. ``whole``: whether answers go on past end tokens."""
+        timed = TimedEngine(bench.pair, bench.settings, tokens, gamma=self.gamma, whole=whole)
+        chance, vocabulary = random.Random(bench.seed), int(bench.pair.target.module.config.vocab_size)
+        timed.engine.drafter.second = lambda rows, _: KnownText(rows, texts, alpha, chance, vocabulary)
+        return timed
+
+    def prompts(self, bench: PapersBench) -> list[Tokens]:
+        """Return prompts of all data sets."""
+        return [prompt for some in bench.sets(self.texts, self.tokens).values() for prompt in some]
 
 
-def pair_and_prompts(bench: PapersBench, sizes: PaperSizes) -> tuple[Pair, list[Tokens]]:
-    """Return the pair and prompts of all data sets."""
-    serve = bench.settings.serve
-    pair = load_pair(bench.target, bench.draft, device=serve.device, dtype=serve.dtype)
-    sets = tokens_by_set(
-        pair.tokenizer, bench.prompts, sizes.texts, row_limit(pair, serve) - sizes.tokens, seed=bench.seed
-    )
-    return pair, [tokens for some in sets.values() for tokens in some]
+class Speeds(GivenAcceptance):
+    """OSD's Table 2: speed-up over the target alone by α, and what Eq. 1 expects with the c that is measured."""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Time every α beside the target alone: by turns, prompt by prompt."""
+        prompts, alone = self.prompts(bench), TimedEngine(bench.pair, bench.settings, self.tokens, gamma=0)
+        texts = alone.answers(prompts)
+        arms = {a: self.arm(bench, texts, a, self.tokens) for a in self.alphas}
+        seen = by_turns(bench, {0.0: alone, **arms}, prompts, "speed at a given acceptance")
+        draft_ms = arms[self.alphas[-1]].engine.pass_costs.draft_ms(DEFAULT_DRAFT)
+        target_ms = alone.engine.pass_costs.verify_ms(1)
+        return self.told(seen, draft_ms / target_ms if draft_ms and target_ms else None)
+
+    def told(self, seen: Answers, c: float | None) -> PaperFindings:
+        """Return figures. ``c``: milliseconds of a draft pass ÷ of a target pass, None where they were not timed."""
+        figures, rows, of_theory = {}, [], []
+        for a in self.alphas:
+            found = figures[f"speed_up_{a:g}"] = speed_up_of(seen[a], seen[0.0])
+            accepted, rejected = sum(each.accepted for each in seen[a]), sum(each.rejected for each in seen[a])
+            expected = speed_up(a, self.gamma, c) if c else None
+            rows.append({"α": a, "α as counted": accepted / max(1, accepted + rejected), "speed-up": str(found),
+                         "Eq. 1": expected})  # fmt: skip
+            if expected:
+                error = None if found.error is None else found.error / expected
+                of_theory.append(PaperFigure(found.value / expected, error, found.count))
+        if of_theory:
+            figures["least_of_eq_1"] = least(of_theory)
+        high, low = ([each.rate for each in seen[a]] for a in (0.9, 0.5))
+        figures["speed_at_0.9_vs_0.5"] = ratio_of_sums(high, low)
+        curves = [Curve("measured", [(a, figures[f"speed_up_{a:g}"].value) for a in self.alphas])]
+        curves += [Curve("Eq. 1", [(a, speed_up(a, self.gamma, c)) for a in self.alphas])] if c else []
+        title = f"k = {self.gamma}, this machine" + (f", c = {c:.2f}" if c else "")
+        return PaperFindings(figures, {title: rows}, {"speed-up": Picture("α", "speed-up", curves)})
 
 
-def target_alone(pair: Pair, bench: PapersBench, tokens: int) -> Contender:
-    """Return osd's engine without drafting, one request at a time."""
-    alone = bench.settings.changed(gamma={"rule": "fixed", "initial": 0}, serve={"max_batch": 1, "record": "off"})
-    return osd_contender("alone", pair, alone, tokens)
+class ByLength(GivenAcceptance):
+    """OSD's Table 8: speed-up by the length of the answer.
+
+    Answers go on past their end tokens, so that all have the length that is asked for; what reading the prompt takes is
+    left out, as llama.cpp tells it apart.
+    """
+
+    lengths: tuple[int, ...]
+    """Those of the table; ``tokens`` is the longest that is measured."""
+    prefix: int
+    """Tokens of a prompt."""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Time every length at every α beside the target alone: by turns, prompt by prompt."""
+        longest = min(self.tokens, row_limit(bench.pair, bench.settings.serve) - self.prefix)
+        prompts = prefixes(self.prompts(bench), self.prefix)
+        alone = TimedEngine(bench.pair, bench.settings, longest, gamma=0, whole=True)
+        texts = alone.answers(prompts)
+        arms = {0.0: alone, **{a: self.arm(bench, texts, a, longest, whole=True) for a in self.alphas}}
+        lengths = [each for each in self.lengths if each <= longest]
+        return self.told({n: by_turns(bench, arms, prompts, f"answers of {n} tokens", n) for n in lengths})
+
+    def told(self, found: Mapping[int, Answers]) -> PaperFindings:
+        """Compare lengths at each α, and what both bring."""
+        ratios = {n: {a: _later_ratios(some[a], some[0.0]) for a in self.alphas} for n, some in found.items()}
+        short, long = ratios[min(ratios)], ratios[max(ratios)]
+        gains = {a: long[a] - short[a] for a in self.alphas}
+        mean_gain = np.mean([*gains.values()], axis=0)
+        figures = {
+            "gain_of_length": mean_of(mean_gain), "least_gain_of_length": least(map(mean_of, gains.values())),
+            "gain_of_alpha_less_that_of_length": mean_of(short[self.alphas[-1]] - short[self.alphas[0]] - mean_gain),
+        }  # fmt: skip
+        rows = [{"tokens": n, **{f"α = {a:g}": str(mean_of(ratios[n][a])) for a in self.alphas}} for n in ratios]
+        curves = [Curve(f"α = {a:g}", [(float(n), mean_of(ratios[n][a]).value) for n in ratios]) for a in self.alphas]
+        title = f"Speed-up, k = {self.gamma}, this machine"
+        return PaperFindings(figures, {title: rows}, {"length": Picture("tokens", "speed-up", curves)})
 
 
-def known_answers(pair: Pair, bench: PapersBench, prompts: Sequence[Tokens], tokens: int) -> dict[Tokens, list[int]]:
-    """Return the target's greedy answers."""
-    return dict(zip(prompts, target_alone(pair, bench, tokens).decode(prompts), strict=True))
+def prefixes(prompts: Sequence[Tokens], length: int) -> list[Tokens]:
+    """Return as many prompts of ``length`` tokens, put together of these. Raises BadInput where they are too few."""
+    count = len(prompts)
+    joined = [token for prompt in prompts for token in prompt]
+    while len(joined) > 1 and len(joined) < count * length:
+        joined += joined[1:]  # each time begun elsewhere
+    found = [tuple(joined[i * length : (i + 1) * length]) for i in range(count)]
+    if not joined or len(set(found)) < count:
+        raise BadInput(reason=f"the prompts are too few for {count} of {length} tokens; give another --prompts")
+    return found
 
 
-def speeds(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
-    """OSD's Tables 2 and 7: speed-up over the target alone at α 0.5 to 0.9 and k = 8, and what Eq. 1 expects with the
-    c that is measured: by turns, prompt by prompt."""
-    pair, prompts = pair_and_prompts(bench, sizes)
-    texts = known_answers(pair, bench, prompts, sizes.tokens)
-    arms = {a: GivenAcceptance(pair, bench, texts, sizes.tokens, a, GAMMA) for a in ALPHAS}
-    alone = GivenAcceptance(pair, bench, texts, sizes.tokens, 1.0, 0)
-    seen = by_turns({0.0: alone, **arms}, prompts, bench.watch, "speed at a given acceptance")
-    draft_ms = arms[0.9].engine.pass_costs.draft_ms(DEFAULT_DRAFT)
-    target_ms = alone.engine.pass_costs.verify_ms(1)
-    return _told(seen, draft_ms / target_ms if draft_ms and target_ms else None)
-
-
-def _told(seen: Mapping[float, Sequence[TimedAnswer]], c: float | None) -> PaperFindings:
-    """Return figures; ``seen``: answers by α, 0 for the target alone; ``c``: milliseconds of a draft pass ÷ of a target
-    pass, None where they were not timed."""
-    gamma = GAMMA
-    figures, rows, of_theory = {}, [], []
-    for a in ALPHAS:
-        found = figures[f"speed_up_{a:g}"] = speed_up_of(seen[a], seen[0.0])
-        accepted, rejected = sum(each.accepted for each in seen[a]), sum(each.rejected for each in seen[a])
-        expected = speed_up(a, gamma, c) if c else None
-        rows.append({"α": a, "α as counted": accepted / max(1, accepted + rejected), "speed-up": str(found),
-                     "Eq. 1": expected})  # fmt: skip
-        if expected:
-            error = None if found.error is None else found.error / expected
-            of_theory.append(PaperFigure(found.value / expected, error, found.count))
-    if of_theory:
-        figures["least_of_eq_1"] = min(of_theory, key=lambda each: each.value)
-    figures["speed_at_0.9_vs_0.5"] = ratio_of_sums([each.rate for each in seen[0.9]], [each.rate for each in seen[0.5]])
-    curves = [Curve("measured", [(a, figures[f"speed_up_{a:g}"].value) for a in ALPHAS])]
-    curves += [Curve("Eq. 1", [(a, speed_up(a, gamma, c)) for a in ALPHAS])] if c else []
-    title = f"k = {gamma}, this machine" + (f", c = {c:.2f}" if c else "")
-    return PaperFindings(figures, {title: rows}, {"speed-up": Picture("α", "speed-up", curves)})
-
-
-SPEEDS = PaperExperiment(speeds, PaperSizes(2, 32, minutes=1), PaperSizes(12, 128, minutes=2))
+def _later_ratios(some: Sequence[TimedAnswer], alone: Sequence[TimedAnswer]) -> np.ndarray:
+    return np.array([one.later_rate / other.later_rate for one, other in zip(some, alone, strict=True)])

@@ -14,11 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.papers.claims import mean_of
-from benchmarks.papers.entry import PaperExperiment, PaperFindings, PapersBench, PaperSizes
-from benchmarks.papers.experiments.streams import BATCH, drawn
+from benchmarks.figures import mean_of
+from benchmarks.papers.experiment import PaperExperiment, PaperFindings, PapersBench
+from benchmarks.papers.experiments.served import BATCH, drawn, fresh
 from benchmarks.papers.experiments.timing import TimedAnswer, TimedEngine, by_turns, ratios_of, speed_up_of
-from osd.bench.contenders import Tokens
 from osd.demo.runner.arrival import make_arrival
 from osd.demo.runner.circle import StreamPlan, own_settings, turning
 from osd.demo.runner.feed import RequestFeed
@@ -26,16 +25,13 @@ from osd.demo.runner.source import Segment
 from osd.models.features.decoder import feature_target, load_feature_model
 from osd.models.features.files import save_feature_draft
 from osd.models.features.new import HEADS, new_feature_draft
-from osd.models.pair import Pair, load_model, load_pair
+from osd.models.pair import Pair, load_model
 from osd.prompts import encode
 from storage.errors import BadRequest
 from storage.files.files import make_folder
 from storage.records import DEFAULT_DRAFT, Request
 from storage.versions.feature_kinds import feature_kind
 
-GAMMA = 5
-TESTS = {True: 16, False: 4}
-"""Prompts of each data set that are decoded by the clock, full and small."""
 HEADS_LEARN = {"learn": {"teacher": "recompute", "steps": HEADS}}
 """Heads read hidden states, which the target gives when it reads the recorded texts again."""
 NEW, FAMILIAR = "new", "familiar"
@@ -47,18 +43,18 @@ Seen = Mapping[str, Mapping[str, Sequence[TimedAnswer]]]
 class LearnedDrafts:
     """Drafts that learned while they served, each in a folder."""
 
-    def __init__(self, bench: PapersBench, sizes: PaperSizes) -> None:
+    def __init__(self, bench: PapersBench, plan: MedusaTable) -> None:
         """Draw prompts: the first data set is new, the second familiar."""
-        self._bench, self._sizes = bench, sizes
-        self.folder = bench.folder(f"medusa-{sizes.texts}x{sizes.tokens}")
-        served = sizes.texts + 1  # the last one waits for what the others taught
-        segments = drawn(bench, sizes, served + TESTS[bench.full], 0)[:2]
+        self._bench, self._plan = bench, plan
+        self.folder = bench.folder(plan.named("medusa"))
+        served = plan.texts + 1  # the last one waits for what the others taught
+        segments = drawn(bench, plan, served + plan.tests)[:2]
         self.served = {kind: one.prompts[:served] for kind, one in zip((NEW, FAMILIAR), segments, strict=False)}
         self.tests = {kind: one.prompts[served:] for kind, one in zip((NEW, FAMILIAR), segments, strict=False)}
 
-    def random_heads(self, pair: Pair) -> Path:
+    def random_heads(self) -> Path:
         """Return a folder of heads of random weights."""
-        out, target = self.folder / "heads-0", feature_target(pair.target)
+        out, target = self.folder / "heads-0", feature_target(self._bench.pair.target)
         if not out.exists():
             save_feature_draft(new_feature_draft("medusa", target, seed=self._bench.seed), out, target)
         return out
@@ -66,19 +62,18 @@ class LearnedDrafts:
     def learned(self, start: str | Path, kind: str, name: str, **changes: dict[str, Any]) -> Path:
         """Return the folder of a draft after the traffic of that kind; what a stopped run has made is kept. Raises
         TrainingFailed."""
-        out = self.folder / name
-        if out.exists():
-            return out
-        run = next(path for i in range(1, 1 << 20) if not (path := self.folder / f"{name}-run-{i}").exists())
-        make_folder(run)
-        serve = {"target": self._bench.target, "draft": str(start), "max_batch": BATCH, "record": "verified"}
-        own = own_settings(
-            self._bench.settings, run / "data", serve=serve, drafters={"kind": "causal"}, **changes
-        )  # fmt: skip
-        segment = Segment(kind, self.served[kind])
-        plan = StreamPlan(self._bench.target, str(start), [segment], run, own, "lockstep", self._sizes.tokens, 0)
-        self._serve(plan, name, out)
-        shutil.rmtree(plan.data)
+        out, target = self.folder / name, self._bench.target
+        if not out.exists():
+            run = fresh(self.folder, f"{name}-run")
+            make_folder(run)
+            serve = {"target": target, "draft": str(start), "max_batch": BATCH, "record": "verified"}
+            own = own_settings(
+                self._bench.settings, run / "data", serve=serve, drafters={"kind": "causal"}, **changes
+            )  # fmt: skip
+            segment = Segment(kind, self.served[kind])
+            plan = StreamPlan(target, str(start), [segment], run, own, "lockstep", self._plan.tokens, 0)
+            self._serve(plan, name, out)
+            shutil.rmtree(plan.data)
         return out
 
     def _serve(self, plan: StreamPlan, name: str, out: Path) -> None:
@@ -105,36 +100,43 @@ def _refused(error: BadRequest) -> None:
     raise error
 
 
-def compared(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
+class MedusaTable(PaperExperiment):
     """OSD's Table 4: all arms on new and on familiar traffic."""
-    drafts, serve = LearnedDrafts(bench, sizes), bench.settings.serve
-    pair = load_pair(bench.target, bench.draft, device=serve.device, dtype=serve.dtype)
-    heads = drafts.learned(drafts.random_heads(pair), FAMILIAR, "heads", **HEADS_LEARN)
-    seen, facts = {}, {MEDUSA: _weights(_with(pair, bench, heads)), DRAFT_OSD: _weights(pair)}
-    for kind in drafts.served:
-        taught = drafts.learned(heads, kind, f"heads-{kind}", **HEADS_LEARN)
-        small = drafts.learned(bench.draft, kind, f"draft-{kind}")
-        arms = {
-            ALONE: TimedEngine(pair, bench.settings, sizes.tokens, gamma=0),
-            MEDUSA: _trees(_with(pair, bench, heads), bench, sizes),
-            MEDUSA_OSD: _trees(_with(pair, bench, taught), bench, sizes),
-            DRAFT_OSD: TimedEngine(_with(pair, bench, small), bench.settings, sizes.tokens, gamma=GAMMA),
-        }
-        prompts: list[Tokens] = [encode(pair.tokenizer, text) for text in drafts.tests[kind]]
-        seen[kind] = by_turns(arms, prompts, bench.watch, f"Medusa, {kind} traffic")
-    return told(seen, facts)
+
+    gamma: int
+    """Tokens of the small draft's chains."""
+    tests: int
+    """Prompts of each data set that are decoded by the clock."""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Let heads and the small draft learn, then time what came of them."""
+        drafts, pair = LearnedDrafts(bench, self), bench.pair
+        heads = drafts.learned(drafts.random_heads(), FAMILIAR, "heads", **HEADS_LEARN)
+        seen, weights = {}, {MEDUSA: _weights(_with(bench, heads)), DRAFT_OSD: _weights(pair)}
+        for kind in drafts.served:
+            taught = drafts.learned(heads, kind, f"heads-{kind}", **HEADS_LEARN)
+            small = drafts.learned(bench.draft, kind, f"draft-{kind}")
+            arms = {
+                ALONE: self._timed(bench, pair, 0),
+                MEDUSA: self._timed(bench, _with(bench, heads), HEADS, "tree"),
+                MEDUSA_OSD: self._timed(bench, _with(bench, taught), HEADS, "tree"),
+                DRAFT_OSD: self._timed(bench, _with(bench, small), self.gamma),
+            }
+            prompts = [encode(pair.tokenizer, text) for text in drafts.tests[kind]]
+            seen[kind] = by_turns(bench, arms, prompts, f"Medusa, {kind} traffic")
+        return told(seen, weights)
+
+    def _timed(self, bench: PapersBench, pair: Pair, gamma: int, kind: str = "causal") -> TimedEngine:
+        return TimedEngine(pair, bench.settings, self.tokens, gamma=gamma, kind=kind)
 
 
-def _with(pair: Pair, bench: PapersBench, folder: Path) -> Pair:
+def _with(bench: PapersBench, folder: Path) -> Pair:
     """Return the pair with another draft, over the same target in memory."""
+    pair = bench.pair
     if feature_kind(folder):
         return replace(pair, draft=load_feature_model(folder, pair.target))
     draft = load_model(folder, pair.device, bench.settings.serve.dtype)
     return replace(pair, draft=replace(draft, shared=pair.draft.shared))
-
-
-def _trees(pair: Pair, bench: PapersBench, sizes: PaperSizes) -> TimedEngine:
-    return TimedEngine(pair, bench.settings, sizes.tokens, gamma=HEADS, kind="tree")
 
 
 def _weights(pair: Pair) -> int:
@@ -147,23 +149,15 @@ def told(seen: Seen, weights: Mapping[str, int]) -> PaperFindings:
     figures, rows = {}, []
     for kind, arms in seen.items():
         figures[f"osd_vs_medusa_{kind}"] = speed_up_of(arms[MEDUSA_OSD], arms[MEDUSA])
-        longer = zip(arms[MEDUSA_OSD], arms[MEDUSA], strict=True)
-        figures[f"rounds_saved_{kind}"] = mean_of([1 - _per_token(one) / _per_token(other) for one, other in longer])
+        pairs = zip(arms[MEDUSA_OSD], arms[MEDUSA], strict=True)
+        figures[f"rounds_saved_{kind}"] = mean_of([1 - one.rounds_a_token / bare.rounds_a_token for one, bare in pairs])
         figures[f"draft_vs_medusa_osd_{kind}"] = speed_up_of(arms[DRAFT_OSD], arms[MEDUSA_OSD])
         figures[f"medusa_vs_draft_{kind}"] = speed_up_of(arms[MEDUSA], arms[DRAFT_OSD])
     for name in (MEDUSA, MEDUSA_OSD, DRAFT_OSD):
         row: dict[str, Any] = {"draft": name, "weights": weights.get(name, weights[MEDUSA])}
         for kind, arms in seen.items():
-            rounds = mean_of([_per_token(answer) for answer in arms[name]]).value
-            row |= {f"speed-up, {kind}": str(mean_of(ratios_of(arms[name], arms[ALONE])))}
-            row |= {f"tokens a round, {kind}": round(1 / rounds, 2)}
+            rounds = mean_of([answer.rounds_a_token for answer in arms[name]]).value
+            row[f"speed-up, {kind}"] = str(mean_of(ratios_of(arms[name], arms[ALONE])))
+            row[f"tokens a round, {kind}"] = round(1 / rounds, 2)
         rows.append(row)
     return PaperFindings(figures, {"Speed-up over the target alone, this machine": rows})
-
-
-def _per_token(answer: TimedAnswer) -> float:
-    """Return rounds a token: fewer are better."""
-    return answer.rounds / len(answer.tokens)
-
-
-MEDUSA_TABLE = PaperExperiment(compared, PaperSizes(16, 24, minutes=2), PaperSizes(300, 64, minutes=20))

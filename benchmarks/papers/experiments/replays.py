@@ -12,20 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.figures import PaperFigure, ratio_of_sums
 from benchmarks.gamma.costs import CostTable, find_costs
-from benchmarks.gamma.oracle import OracleController
 from benchmarks.gamma.rounds import RecordedText, Recording
 from benchmarks.gamma.simulate import Simulator
-from benchmarks.papers.claims import PaperFigure, ratio_of_sums
-from benchmarks.papers.entry import PapersBench, PaperSizes
+from benchmarks.papers.experiment import PaperExperiment, PapersBench
 from osd.gamma.base import CostModel, GammaController
 from osd.gamma.factory import make_controller
 from osd.gamma.rules.analytic import AnalyticController
+from osd.models.pair import Pair
 
 Floats = npt.NDArray[np.float64]
 WARM_REQUESTS = 25
@@ -42,7 +43,7 @@ Make = Callable[[CostModel], GammaController]
 class ReplayedRule:
     """What a rule came to, text by text."""
 
-    data_sets: tuple[str, ...]
+    data_sets: npt.NDArray[np.str_]
     """Names, by text."""
     tokens: Floats
     ms: Floats
@@ -50,14 +51,13 @@ class ReplayedRule:
     accepted: Floats
     rounds: Floats
     runs: tuple[tuple[int, ...], ...] = ()
-    """Accepted tokens of each round."""
+    """Accepted tokens of each round; of all texts alone."""
 
     def of(self, data_set: str) -> ReplayedRule:
         """Return the texts of one data set."""
-        mine = np.array([name == data_set for name in self.data_sets])
-        parts = {name: getattr(self, name)[mine] for name in ("tokens", "ms", "drafted", "accepted", "rounds")}
-        runs = tuple(run for run, keep in zip(self.runs, mine, strict=True) if keep)
-        return ReplayedRule(tuple(n for n in self.data_sets if n == data_set), **parts, runs=runs)
+        mine = self.data_sets == data_set
+        parts = (self.data_sets, self.tokens, self.ms, self.drafted, self.accepted, self.rounds)
+        return ReplayedRule(*(part[mine] for part in parts))
 
     @property
     def rate(self) -> float:
@@ -65,10 +65,19 @@ class ReplayedRule:
         return float(1e3 * self.tokens.sum() / self.ms.sum())
 
     @property
-    def token_acceptance(self) -> PaperFigure:
-        """α: accepted ÷ (accepted + rejections), over texts; a text's rejections are its rounds that were not accepted
-        whole, and every round makes one token beside those accepted."""
+    def accepted_of_drafted(self) -> PaperFigure:
+        """The share of the drafted tokens that is accepted, over texts."""
         return ratio_of_sums(self.accepted, self.drafted) if self.drafted.sum() else PaperFigure(0.0, 0.0)
+
+    @property
+    def discard_rate(self) -> float:
+        """Drafted tokens that were not accepted, a token of the texts."""
+        return float((self.drafted - self.accepted).sum() / self.tokens.sum())
+
+    @property
+    def verification_rate(self) -> float:
+        """Target passes a token of the texts."""
+        return float(self.rounds.sum() / self.tokens.sum())
 
     def faster_than(self, other: ReplayedRule) -> PaperFigure:
         """Return its speed ÷ another rule's on the same texts."""
@@ -79,9 +88,14 @@ class ReplayedRule:
 class ReplayedTexts:
     """A recording that rules are replayed on."""
 
-    warm: tuple[RecordedText, ...]
-    texts: tuple[RecordedText, ...]
+    warm: Sequence[RecordedText]
+    texts: Sequence[RecordedText]
     table: CostTable
+
+    @property
+    def costs_told(self) -> str:
+        """The machine, as titles tell it."""
+        return f"costs of {self.table.name}"
 
     def under(self, make: Make, *, upper_bound: bool = False) -> ReplayedRule:
         """Replay a rule. ``upper_bound``: every drafted token is accepted (validation is skipped)."""
@@ -90,60 +104,62 @@ class ReplayedTexts:
         simulator.run(list(islice(cycle(self.warm), WARM_REQUESTS if self.warm else 0)))
         rounds = simulator.run(texts).by_request
 
-        def ms(seen: Sequence[Any]) -> float:
-            return sum(self.table.draft_ms(1, o.drafted) * bool(o.drafted) + self.table.verify_ms(1, o.drafted + 1)
-                       for o in seen)  # fmt: skip
-
-        def summed(name: str) -> Floats:
-            return np.array([sum(getattr(o, name) for o in seen) for seen in rounds], float)
+        def summed(value: Callable[[Any], float]) -> Floats:
+            return np.array([sum(map(value, seen)) for seen in rounds], float)
 
         return ReplayedRule(
-            tuple(text.data_set for text in texts), np.array([text.length for text in texts], float),
-            np.array([ms(seen) for seen in rounds]), summed("drafted"), summed("accepted"),
-            np.array([len(seen) for seen in rounds], float), tuple(tuple(o.accepted for o in seen) for seen in rounds),
+            np.array([text.data_set for text in texts]), np.array([text.length for text in texts], float),
+            summed(self._ms), summed(lambda o: o.drafted), summed(lambda o: o.accepted), summed(lambda _: 1),
+            tuple(tuple(each.accepted for each in seen) for seen in rounds),
         )  # fmt: skip
+
+    def under_all(self, makes: Mapping[Any, Make]) -> dict[Any, ReplayedRule]:
+        """Replay several rules."""
+        return {name: self.under(make) for name, make in makes.items()}
+
+    def _ms(self, seen: Any) -> float:
+        drafting = self.table.draft_ms(1, seen.drafted) if seen.drafted else 0.0
+        return drafting + self.table.verify_ms(1, seen.drafted + 1)
 
 
 def _all_accepted(text: RecordedText) -> RecordedText:
     return replace(text, acceptance=np.ones_like(text.acceptance))
 
 
-def recording_of(bench: PapersBench, sizes: PaperSizes, temperature: float) -> Recording:
-    """Return the pair's recorded rounds, from the shared folder where they are there."""
-    return bench.once(f"rounds-{temperature:g}", lambda: _record(bench, sizes, temperature))  # type: ignore[no-any-return]
-
-
-def _record(bench: PapersBench, sizes: PaperSizes, temperature: float) -> Recording:
+def record(bench: PapersBench, plan: PaperExperiment, path: Path, pair: Pair, temperature: float) -> Recording:
+    """Return rounds of a pair over prompts of every data set, from their file where they are there."""
     from benchmarks.gamma.record import record_file
-    from osd.bench.harness.prompts import tokens_by_set
-    from osd.models.pair import load_pair, row_limit
 
-    serve = bench.settings.serve
-    pair = load_pair(bench.target, bench.draft, device=serve.device, dtype=serve.dtype)
-    longest = row_limit(pair, serve) - sizes.tokens
-    prompts = tokens_by_set(pair.tokenizer, bench.prompts, WARM_TEXTS + sizes.texts, longest, seed=bench.seed)
-    size = f"{sizes.texts}x{sizes.tokens}-s{bench.seed}"
-    path = bench.folder("rounds") / f"t{temperature:g}-{size}.parquet"
+    prompts = bench.sets(WARM_TEXTS + plan.texts, plan.tokens)
     return record_file(
-        path, pair, prompts, temperatures=(temperature,), new_tokens=sizes.tokens, depth=DEPTH, seed=bench.seed,
+        path, pair, prompts, temperatures=(temperature,), new_tokens=plan.tokens, depth=DEPTH, seed=bench.seed,
         watch=bench.watch,
     )  # fmt: skip
 
 
-def replayed(bench: PapersBench, sizes: PaperSizes, costs: str, temperature: float = 0.0) -> ReplayedTexts:
+def recorded(bench: PapersBench, plan: PaperExperiment, temperature: float = 0.0) -> Recording:
+    """Return the pair's rounds, recorded once."""
+    name = f"{plan.named(f'rounds-t{temperature:g}')}-s{bench.seed}"
+    path = bench.folder("rounds") / f"{name}.parquet"
+    return bench.once(name, lambda: record(bench, plan, path, bench.pair, temperature))
+
+
+def replayed(bench: PapersBench, plan: PaperExperiment, costs: str, temperature: float = 0.0) -> ReplayedTexts:
     """Return the pair's texts under a machine's costs, by the name of a profile."""
-    recording = recording_of(bench, sizes, temperature)
     sets: dict[str, list[RecordedText]] = {}
-    for text in recording.traces:
+    for text in recorded(bench, plan, temperature).traces:
         sets.setdefault(text.data_set, []).append(text)
-    warm = tuple(text for turn in zip(*(some[:WARM_TEXTS] for some in sets.values()), strict=False) for text in turn)
-    texts = tuple(text for some in sets.values() for text in some[WARM_TEXTS:])
+    warm = [text for turn in zip(*(some[:WARM_TEXTS] for some in sets.values()), strict=False) for text in turn]
+    texts = [text for some in sets.values() for text in some[WARM_TEXTS:]]
     return ReplayedTexts(warm, texts, find_costs(costs))
 
 
-def rule(bench: PapersBench, name: str, initial: int = 4, most: int = DEPTH, **tables: Mapping[str, Any]) -> Make:
-    """Return what makes a rule. ``most``: γ_max; ``tables``: settings of rules, as ``gammatune={"eta": 0.5}``."""
-    changed = bench.settings.changed(gamma={"max": most, "initial": min(initial, most), "routes": {}, **tables})
+def rule(
+    bench: PapersBench, name: str, initial: int = 4, most: int = DEPTH, tables: Mapping[str, Any] | None = None
+) -> Make:
+    """Return what makes a rule. ``most``: γ_max; ``tables``: settings of rules, as ``{"gammatune": {"eta": 0.5}}``."""
+    own = {"max": most, "initial": min(initial, most), "routes": {}, **(tables or {})}
+    changed = bench.settings.changed(gamma=own)
     return lambda costs: make_controller(changed.gamma, costs, name)
 
 
@@ -157,25 +173,14 @@ def papers_analytic(most: int = DEPTH, history: int = PAPERS_H) -> Make:
     return partial(AnalyticController, initial=4, maximum=most, history=history, prior_trials=0.0)
 
 
-def oracle(texts: ReplayedTexts) -> Make:
-    """Return the oracle of SpecDec++, Theorem 4.1, for texts without a warm-up."""
-    return lambda costs: OracleController(texts.texts, DEPTH)
-
-
-class TimedTexts(Protocol):
-    """Texts, and what each took."""
-
-    @property
-    def ms(self) -> Floats:
-        """Milliseconds of each text."""
-        ...
-
-
-def best_on_other_half(rules: Mapping[Any, TimedTexts]) -> Floats:
+def best_on_other_half(ms: Mapping[Any, Floats]) -> Floats:
     """Return milliseconds of each text under the rule that is fastest on the other half of the texts, every second
     one: a constant that is chosen on the texts themselves would be in part the one that was lucky there."""
-    ms = {name: found.ms for name, found in rules.items()}
-    count = len(next(iter(ms.values())))
-    even = np.arange(count) % 2 == 0
+    even = np.arange(len(next(iter(ms.values())))) % 2 == 0
     best = [min(ms, key=lambda name: float(ms[name][half].sum())) for half in (~even, even)]
     return np.where(even, ms[best[0]], ms[best[1]])
+
+
+def tuned(rules: Mapping[Any, ReplayedRule]) -> Floats:
+    """Return milliseconds of each text under the rule of several that is best on the other half."""
+    return best_on_other_half({name: rule.ms for name, rule in rules.items()})

@@ -1,38 +1,36 @@
-"""The draft that learns while it serves against drafts distilled beforehand on a share of as much data: OSD's Figure 3
-(a tenth) and Figure 4 (30, 50, 70 and 100 %).
+"""The draft that learns while it serves, and drafts distilled beforehand on a share of as much data: OSD's Figure 3 (a
+tenth) and Figure 4 (30, 50, 70 and 100 %).
 
-What they learn are the target's answers to other prompts of the same data set; then they read the texts that were
-served.
+`osd bench online` serves one data set after another: lockstep, the draft alone, drafts distilled offline on each set
+beside. Drafts of a share learn from the target's answers to other prompts of the same set; then they read the texts
+that were served.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import NamedTuple
 
-from benchmarks.distil.bench import distil_draft
-from benchmarks.distil.result import REFERENCE
-from benchmarks.distil.texts import AnsweredSet, PromptSplit, TextTest, answered
-from benchmarks.papers.claims import PaperFigure, difference_of_shares, ratio_of_sums
-from benchmarks.papers.entry import PaperExperiment, PaperFindings, PapersBench, PaperSizes
-from benchmarks.papers.experiments.streams import drawn, online, served
-from osd.demo.runner.measure import FinishedRequest
+from pydantic import TypeAdapter
+
+from benchmarks.distil.texts import PromptSplit, TextTest, answered
+from benchmarks.figures import PaperFigure, difference_of_shares, mean_of, ratio_of_sums
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
+from benchmarks.papers.experiments.distilled import distilled_on
+from benchmarks.papers.experiments.served import BATCH, apart, drawn, fresh, last_third
+from osd.bench.harness.report import save_json
+from osd.demo.runner.measure import FinishedRequest, Whose, moving, recovered_after
 from osd.demo.runner.source import Segment
-from osd.engine.session import in_folder
-from osd.models.pair import Pair, load_model, load_pair
+from osd.models.pair import load_model
 from osd.prompts import encode
 from storage.errors import BadInput
 from storage.records import RequestSamples
 from storage.sampling import GREEDY
 
-EPOCHS = 2
-SHARES = {True: (0.1, 0.3, 0.5, 0.7, 1.0), False: (0.1, 0.3, 0.7, 1.0)}
-"""Shares of as many prompts as were served, full and small."""
-SETS = {True: None, False: 2}
-"""Data sets, from the first, that drafts are distilled on beforehand; None: all."""
+LINES = TypeAdapter(list[FinishedRequest])
 MANY = 1 << 30
+Served = Sequence[FinishedRequest]
 
 
 class ReadText(NamedTuple):
@@ -46,55 +44,104 @@ class ReadText(NamedTuple):
     by_share: Mapping[float, float]
 
 
-def against_shares(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
-    """Add to what :func:`benchmarks.papers.experiments.streams.online` finds how the draft compares with those
-    that were distilled on a share: at a data set's begin (its first tenth) and at its end (its last third)."""
-    base = online(bench, sizes)
-    texts: list[ReadText] = bench.once("shares", lambda: read_texts(bench, sizes))
-    figures, table = told(texts)
-    return replace(base, figures={**base.figures, **figures}, tables={**base.tables, **table})
+class SharesOfData(PaperExperiment):
+    """Both figures."""
+
+    epochs: int
+    shares: tuple[float, ...]
+    """Shares of as many prompts as were served."""
+    sets: int | None = None
+    """Data sets, from the first, that drafts are distilled on beforehand; none said: all."""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Serve and learn; distil and read; compare."""
+        requests = bench.once(self.named("online"), lambda: self._served(bench))
+        online, rows = online_told(requests)
+        shares, table = shares_told(bench.once(self.named("shares"), lambda: self._read(bench, requests)))
+        whose: tuple[Whose, Whose] = ("online", "frozen")
+        curves = [Curve(name, [(float(i), a) for i, a in enumerate(moving(requests, name), 1)]) for name in whose]
+        tables = {
+            "Last third of each data set": rows, "α, distilled beforehand on a share of as much data": table
+        }  # fmt: skip
+        pictures = {"acceptance": Picture("requests", "α, last 50 requests", curves)}
+        return PaperFindings({**online, **shares}, tables, pictures)
+
+    def _served(self, bench: PapersBench) -> Served:
+        from rich.console import Console
+
+        from osd.bench.online import run_bench_online
+
+        folder = bench.folder("online")
+        kept = folder / f"{self.named('served')}.json"
+        if kept.exists():
+            return LINES.validate_json(kept.read_bytes())
+        results = run_bench_online(
+            bench.settings, target=bench.target, draft=bench.draft, segments=drawn(bench, self, self.texts),
+            out=fresh(folder, "run"), console=Console(quiet=True), max_new_tokens=self.tokens, batch=BATCH,
+            drafter="causal", check_every=0,
+        )  # fmt: skip
+        if results.facts["interrupted"]:
+            raise KeyboardInterrupt
+        save_json(kept, [asdict(one) for one in results.served])
+        return results.served
+
+    def _read(self, bench: PapersBench, requests: Served) -> list[ReadText]:
+        """Distil a draft for each data set and share, and let it read the served texts; what a stopped run has made is
+        kept. Raises TrainingFailed, BadInput."""
+        found = []
+        for segment in drawn(bench, self, 2 * self.texts)[: self.sets]:
+            mine = [one for one in requests if one.segment == segment.name]
+            found += matched(mine, *self._hits(bench, segment))
+        if not found:
+            reason = "What was served was served by an older osd; remove runs/online in the folder of --out."
+            raise BadInput(reason=reason)
+        return found
+
+    def _hits(
+        self, bench: PapersBench, segment: Segment
+    ) -> tuple[Sequence[RequestSamples], Mapping[float, Sequence[float]]]:
+        """Return a data set's served texts, and by share the positions at which a draft is right, text by text."""
+        folder, pair = bench.folder(self.named("shares")) / segment.name, bench.pair
+        prompts = [encode(pair.tokenizer, text) for text in segment.prompts]
+        split = PromptSplit(prompts[self.texts :], prompts[: self.texts])
+        texts = answered(pair, bench.settings, split, GREEDY, self.tokens, MANY, folder)
+        test, right = TextTest(pair.target, texts.test, GREEDY), {}
+        for share in self.shares:
+            requests = max(1, round(share * self.texts))
+            out, told = folder / f"draft-{requests}", f"{segment.name}, {requests} answers"
+            draft = distilled_on(bench, texts.learn, out, self.epochs, told, "--requests", requests)
+            right[share] = test.accepted(load_model(draft, pair.device, bench.settings.serve.dtype))
+        return texts.test, right
 
 
-def read_texts(bench: PapersBench, sizes: PaperSizes) -> list[ReadText]:
-    """Distil a draft for each data set and share, and let it read the served texts; what a stopped run has made is
-    kept. Raises TrainingFailed, BadInput."""
-    serve, found = bench.settings.serve, []
-    pair = load_pair(bench.target, bench.draft, device=serve.device, dtype=serve.dtype)
-    for segment in drawn(bench, sizes, 2 * sizes.texts, 0)[: SETS[bench.full]]:
-        folder = bench.folder(f"shares-{sizes.texts}x{sizes.tokens}") / segment.name
-        texts = _answers(bench, pair, segment, sizes, folder)
-        test = TextTest(pair.target, texts.test, GREEDY)
-        right = {}
-        for share in SHARES[bench.full]:
-            bench.watch.at(f"distilling on {share:.0%} of {segment.name}")
-            draft = _distilled(bench, pair, texts, max(1, round(share * sizes.texts)), folder)
-            right[share] = test.accepted(load_model(draft, pair.device, serve.dtype))
-        found += matched([one for one in served(bench, sizes) if one.segment == segment.name], texts.test, right)
-    if not found:
-        raise BadInput(reason="What was served was served by an older osd; remove runs/online in the folder of --out.")
-    return found
+def online_told(requests: Served) -> tuple[dict[str, PaperFigure], list[dict[str, str]]]:
+    """Return figures and rows of the last third of each data set's requests, with the draft that learned, the frozen
+    one and one distilled offline on all of them; and what a change of data set does."""
+    by_name: dict[str, list[FinishedRequest]] = {}
+    for one in requests:
+        by_name.setdefault(one.segment, []).append(one)
+    ends, later = {name: last_third(some) for name, some in by_name.items()}, list(by_name)[1:]
+    late = [one for some in ends.values() for one in some]
+    early = [one for name in later for one in by_name[name][: max(1, len(by_name[name]) // 10)]]
+    hits, emitted = ({whose: [one.hits(whose) for one in late] for whose in WHOSE}, [one.emitted for one in late])
+    figures = {
+        "online_minus_frozen": difference_of_shares(hits["online"], hits["frozen"], emitted),
+        "online_vs_offline": ratio_of_sums(hits["online"], hits["offline"]),
+        "late_minus_early": apart(_alpha([one for name in later for one in ends[name]]), _alpha(early)),
+        "requests_to_recover": mean_of([recovered_after(moving(by_name[name], "online")) or 0 for name in later]),
+    }  # fmt: skip
+    rows = [{"data set": name} | {whose: str(_alpha(some, whose)) for whose in WHOSE} for name, some in ends.items()]
+    return figures, rows
 
 
-def _answers(bench: PapersBench, pair: Pair, segment: Segment, sizes: PaperSizes, folder: Path) -> AnsweredSet:
-    """Return the target's answers to a data set's prompts: those that are served are the tests."""
-    tokens = [encode(pair.tokenizer, text) for text in segment.prompts]
-    split = PromptSplit(tokens[sizes.texts :], tokens[: sizes.texts])
-    return answered(pair, bench.settings, split, GREEDY, sizes.tokens, MANY, folder)
+WHOSE: tuple[Whose, ...] = ("frozen", "online", "offline")
 
 
-def _distilled(bench: PapersBench, pair: Pair, texts: AnsweredSet, requests: int, folder: Path) -> Path:
-    """Return the folder of a draft distilled on so many answers."""
-    out = folder / f"draft-{requests}"
-    if not out.exists():
-        settings = bench.settings.changed(learn=REFERENCE.learn, storage={"directory": folder / "data"})
-        asked, told = ("--requests", requests), f"{folder.name}, {requests} answers"
-        distil_draft(settings, texts.learn, in_folder(pair.draft).name, out, EPOCHS, *asked, told=told)
-    return out
+def _alpha(some: Served, whose: Whose = "online") -> PaperFigure:
+    return ratio_of_sums([one.hits(whose) for one in some], [one.emitted for one in some])
 
 
-def matched(
-    mine: Sequence[FinishedRequest], texts: Sequence[RequestSamples], right: Mapping[float, Sequence[float]]
-) -> list[ReadText]:
+def matched(mine: Served, texts: Sequence[RequestSamples], right: Mapping[float, Sequence[float]]) -> list[ReadText]:
     """Return a data set's requests, each as it was served and as the drafts read it. ``right``: by share, positions at
     which a draft is right, text by text. One that is not the same text is left out."""
     index, found = {text.request_id: i for i, text in enumerate(texts)}, []
@@ -106,35 +153,29 @@ def matched(
     return found
 
 
-def told(texts: Sequence[ReadText]) -> tuple[dict[str, PaperFigure], dict[str, list[dict[str, str]]]]:
-    """Return figures and a table. After a change means: in every data set but the first."""
+def shares_told(texts: Sequence[ReadText]) -> tuple[dict[str, PaperFigure], list[dict[str, str]]]:
+    """Return figures and rows of a data set's begin (its first tenth) and end (its last third). After a change means:
+    in every data set but the first."""
     first = texts[0].data_set
     begins, ends = [one for one in texts if one.place < 0.1], [one for one in texts if one.place >= 2 / 3]
-    changed = [one for one in begins if one.data_set != first]
     back = [one for one in ends if one.data_set != first]
     gaps = {
         "begin_minus_tenth": ([one for one in begins if one.data_set == first], 0.1), "end_minus_tenth": (ends, 0.1),
-        "after_change_minus_30": (changed, 0.3), "end_minus_70": (back, 0.7), "end_minus_100": (back, 1.0),
+        "after_change_minus_30": ([one for one in begins if one.data_set != first], 0.3),
+        "end_minus_70": (back, 0.7), "end_minus_100": (back, 1.0),
     }  # fmt: skip
-    figures = {name: _gap(some, share) for name, (some, share) in gaps.items() if some}
-    rows = [
-        {"texts": when, "while serving": str(_alpha([one.online for one in some], some))}
-        | {f"{share:.0%}": str(_alpha([one.by_share[share] for one in some], some)) for share in texts[0].by_share}
-        for when, some in (("first tenth", begins), ("last third", ends))
-        if some
-    ]
-    return figures, {"α, distilled beforehand on a share of as much data": rows}
+    figures = {
+        name: difference_of_shares(
+            [one.online for one in some], [one.by_share[share] for one in some], [one.positions for one in some]
+        )
+        for name, (some, share) in gaps.items() if some
+    }  # fmt: skip
+    return figures, [_row(when, some) for when, some in (("first tenth", begins), ("last third", ends)) if some]
 
 
-def _gap(some: Sequence[ReadText], share: float) -> PaperFigure:
-    """Return α of the draft that learned while it served less that of one distilled on a share."""
-    return difference_of_shares(
-        [one.online for one in some], [one.by_share[share] for one in some], [one.positions for one in some]
-    )
-
-
-def _alpha(hits: Sequence[float], some: Sequence[ReadText]) -> PaperFigure:
-    return ratio_of_sums(hits, [one.positions for one in some])
-
-
-SHARES_OF_DATA = PaperExperiment(against_shares, PaperSizes(16, 24, minutes=3), PaperSizes(400, 64, minutes=25))
+def _row(when: str, some: Sequence[ReadText]) -> dict[str, str]:
+    """Return α of all drafts on the same texts."""
+    hits = {"while serving": [one.online for one in some]}
+    hits |= {f"{share:.0%}": [one.by_share[share] for one in some] for share in some[0].by_share}
+    positions = [one.positions for one in some]
+    return {"texts": when} | {name: str(ratio_of_sums(each, positions)) for name, each in hits.items()}

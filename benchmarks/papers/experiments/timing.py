@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from benchmarks.papers.claims import PaperFigure, mean_of
+from benchmarks.figures import PaperFigure, mean_of
+from benchmarks.papers.experiment import PapersBench
 from osd.bench.contenders import Tokens, wait_for_compiled
 from osd.bench.harness.turns import shifted
-from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.sequence import Completion
@@ -43,6 +43,11 @@ class TimedAnswer(NamedTuple):
         """Tokens a second once the prompt is read. Raises ZeroDivisionError where the first step brought all."""
         return (len(self.tokens) - self.first_tokens) / (self.seconds - self.first_seconds)
 
+    @property
+    def rounds_a_token(self) -> float:
+        """Fewer are better."""
+        return self.rounds / len(self.tokens)
+
 
 class TimedEngine:
     """An engine that decodes one request at a time and records nothing."""
@@ -67,6 +72,10 @@ class TimedEngine:
                 if output.completion:
                     return _answer(output.completion, time.perf_counter() - begun, *first)
 
+    def answers(self, prompts: Sequence[Tokens]) -> dict[Tokens, tuple[int, ...]]:
+        """Return the answer to each prompt."""
+        return {prompt: self.decode(prompt).tokens for prompt in prompts}
+
 
 def _answer(done: Completion, seconds: float, first_tokens: int, first_seconds: float) -> TimedAnswer:
     accepted, rejected = sum(each.accepted for each in done.rounds), sum(each.rejected for each in done.rounds)
@@ -74,7 +83,7 @@ def _answer(done: Completion, seconds: float, first_tokens: int, first_seconds: 
 
 
 def by_turns(
-    arms: Mapping[Arm, TimedEngine], prompts: Sequence[Tokens], watch: Watch, told: str, tokens: int | None = None
+    bench: PapersBench, arms: Mapping[Arm, TimedEngine], prompts: Sequence[Tokens], told: str, tokens: int | None = None
 ) -> dict[Arm, list[TimedAnswer]]:
     """Let every arm answer every prompt, prompt by prompt, after one that warms it up. ``told``: what is measured."""
     wait_for_compiled()
@@ -82,7 +91,7 @@ def by_turns(
         arm.decode(prompts[0], tokens)
     found: dict[Arm, list[TimedAnswer]] = {name: [] for name in arms}
     for turn, prompt in enumerate(prompts):
-        watch.at(f"{told}: text {turn + 1} of {len(prompts)}")
+        bench.watch.at(f"{told}: text {turn + 1} of {len(prompts)}")
         for name in shifted([*arms], turn):
             found[name].append(arms[name].decode(prompt, tokens))
     return found

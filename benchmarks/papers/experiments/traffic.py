@@ -14,14 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.papers.claims import PaperFigure, mean_of
-from benchmarks.papers.entry import Curve, PaperExperiment, PaperFindings, PapersBench, PaperSizes, Picture
+from benchmarks.figures import PaperFigure, farthest, mean_of
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
 from benchmarks.routes.bench import TEACHING
 from benchmarks.routes.traffic import TrafficItem, arrange
 from osd.demo.prompts import DOMAINS, prompts
 from osd.demo.runner.circle import own_settings
 from osd.engine.session import in_folder, serving
-from osd.models.pair import Pair, load_pair, row_limit
 from osd.prompts import encode
 from storage.records import DEFAULT_DRAFT, Request, Route
 from storage.store import Store, open_store
@@ -49,57 +48,51 @@ def language_of(domain: str) -> str:
     return OTHER_LANGUAGES.get(domain, "en")
 
 
-def make_up(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
-    """Serve streams of several seeds by both traits, and compare shares."""
-    served: dict[str, list[RoutedPrompt]] = bench.once("traffic", lambda: _streams(bench, sizes))
-    return told(served)
+class MakeUp(PaperExperiment):
+    """Both figures."""
 
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Serve streams of several seeds by both traits, and compare shares."""
+        return told(bench.once(self.named("traffic"), lambda: self.streams(bench)))
 
-def _streams(bench: PapersBench, sizes: PaperSizes) -> dict[str, list[RoutedPrompt]]:
-    serve = bench.settings.serve
-    pair = load_pair(bench.target, bench.draft, device=serve.device, dtype=serve.dtype)
-    longest, found = (
-        row_limit(pair, serve) - sizes.tokens,
-        {LANGUAGE: list[RoutedPrompt](), TOPIC: list[RoutedPrompt]()},
-    )
-    for seed in range(sizes.seeds):
-        drawn = {name: prompts(name, sizes.texts + TEACHING, bench.seed + seed) for name in DOMAINS}
-        teaching = {name: some[:TEACHING] for name, some in drawn.items()}
-        items = arrange({name: some[TEACHING:] for name, some in drawn.items()}, "gradual", bench.seed + seed)
-        items = [item for item in items if len(encode(pair.tokenizer, item.prompt)) <= longest]
-        for trait, some in found.items():
-            bench.watch.at(f"traffic by {trait}: stream {seed + 1} of {sizes.seeds}")
-            some += _serve(bench, pair, items, trait, teaching, sizes.tokens)
-    return found
+    def streams(self, bench: PapersBench) -> dict[str, list[RoutedPrompt]]:
+        """Return the requests of all streams, by trait."""
+        tokenizer, longest = bench.pair.tokenizer, bench.longest(self.tokens)
+        found: dict[str, list[RoutedPrompt]] = {LANGUAGE: [], TOPIC: []}
+        for seed in range(self.seeds):
+            drawn = {name: prompts(name, self.texts + TEACHING, bench.seed + seed) for name in DOMAINS}
+            teaching = {name: some[:TEACHING] for name, some in drawn.items()}
+            items = arrange({name: some[TEACHING:] for name, some in drawn.items()}, "gradual", bench.seed + seed)
+            items = [item for item in items if len(encode(tokenizer, item.prompt)) <= longest]
+            for trait, some in found.items():
+                bench.watch.at(f"traffic by {trait}: stream {seed + 1} of {self.seeds}")
+                some += self._serve(bench, items, trait, teaching)
+        return found
 
-
-def _serve(
-    bench: PapersBench, pair: Pair, items: Sequence[TrafficItem], trait: str, teaching: Teaching, tokens: int
-) -> list[RoutedPrompt]:
-    """Serve a stream over a store of its own, and return what each request was and was taken for."""
-    with TemporaryDirectory(prefix="osd-traffic-") as folder:
-        settings = own_settings(bench.settings, Path(folder), serve={"record": "off"}, drafters={"kind": "causal"})
-        with open_store(settings) as store:
-            store.versions.register_root(DEFAULT_DRAFT, Path(in_folder(pair.draft).name))
-            _add_routes(store, trait, teaching)
-            asked = [Request(encode(pair.tokenizer, item.prompt), tokens, text=item.prompt) for item in items]
-            with serving(pair, settings, store) as engine:
-                routes = {done.request.id: done.outcomes[-1].route for done in engine.run(asked)}
-    true = [language_of(item.domain) if trait == LANGUAGE else item.domain for item in items]
-    return [
-        RoutedPrompt(name, routes[r.id], i / len(items)) for i, (name, r) in enumerate(zip(true, asked, strict=True))
-    ]
+    def _serve(
+        self, bench: PapersBench, items: Sequence[TrafficItem], trait: str, teaching: Teaching
+    ) -> list[RoutedPrompt]:
+        """Serve a stream over a store of its own, and return what each request was and was taken for."""
+        pair = bench.pair
+        with TemporaryDirectory(prefix="osd-traffic-") as folder:
+            settings = own_settings(bench.settings, Path(folder), serve={"record": "off"}, drafters={"kind": "causal"})
+            with open_store(settings) as store:
+                store.versions.register_root(DEFAULT_DRAFT, Path(in_folder(pair.draft).name))
+                _add_routes(store, trait, teaching)
+                asked = [Request(encode(pair.tokenizer, i.prompt), self.tokens, text=i.prompt) for i in items]
+                with serving(pair, settings, store) as engine:
+                    routes = {done.request.id: done.outcomes[-1].route for done in engine.run(asked)}
+        true = [language_of(item.domain) if trait == LANGUAGE else item.domain for item in items]
+        told = [routes[request.id] for request in asked]
+        return [RoutedPrompt(*both, i / len(items)) for i, both in enumerate(zip(true, told, strict=True))]
 
 
 def _add_routes(store: Store, trait: str, teaching: Teaching) -> None:
     """Give a store a route for each language or topic, all served by the one draft."""
-    if trait == LANGUAGE:
-        for language in dict.fromkeys(map(language_of, teaching)):
-            store.routes.add(Route(language, DEFAULT_DRAFT, {"language": [language]}))
-        return
-    for domain in teaching:
-        store.routes.add(Route(domain, DEFAULT_DRAFT, {"topic": [domain]}))
-    store.examples.teach(((domain, text) for domain, texts in teaching.items() for text in texts), who="bench")
+    for name in dict.fromkeys(map(language_of, teaching)) if trait == LANGUAGE else teaching:
+        store.routes.add(Route(name, DEFAULT_DRAFT, {trait: [name]}))
+    if trait == TOPIC:
+        store.examples.teach(((domain, text) for domain, texts in teaching.items() for text in texts), who="bench")
 
 
 def told(served: Mapping[str, Sequence[RoutedPrompt]]) -> PaperFindings:
@@ -109,17 +102,16 @@ def told(served: Mapping[str, Sequence[RoutedPrompt]]) -> PaperFindings:
     tables, pictures = {}, {}
     for trait, some in served.items():
         labels = list(dict.fromkeys(name for one in some for name in (one.true, one.told)))
-        off = {name: mean_of([(one.told == name) - (one.true == name) for one in some]) for name in labels}
-        figures[f"{trait}_share_off"] = max(off.values(), key=lambda each: abs(each.value))
+        off = [mean_of([(one.told == name) - (one.true == name) for one in some]) for name in labels]
         shares = {name: share_by_stretch(some, name) for name in labels}
-        gaps = np.array([[abs(t - o) for t, o in shares[name]] for name in labels]).max(0)
-        figures[f"{trait}_off_by_stretch"] = mean_of(gaps)
+        gaps = np.array([[abs(told - true) for told, true in shares[name]] for name in labels]).max(0)
+        figures |= {f"{trait}_share_off": farthest(off, 0), f"{trait}_off_by_stretch": mean_of(gaps)}
         tables[f"Shares by {trait}, told (true)"] = [
-            {trait: name, "all": f"{_mean(told):.2f} ({_mean(true):.2f})"}
-            | {str(i + 1): f"{t:.2f} ({o:.2f})" for i, (t, o) in enumerate(shares[name])}
-            for name in labels for told, true in [zip(*shares[name], strict=True)]
-        ]  # fmt: skip
-        curves = [Curve(name, [(i + 1.0, t) for i, (t, _) in enumerate(shares[name])]) for name in labels]
+            {trait: name, "all": "{:.2f} ({:.2f})".format(*np.mean(parts, axis=0))}
+            | {str(i): f"{told:.2f} ({true:.2f})" for i, (told, true) in enumerate(parts, 1)}
+            for name, parts in shares.items()
+        ]
+        curves = [Curve(name, [(float(i), t) for i, (t, _) in enumerate(parts, 1)]) for name, parts in shares.items()]
         pictures[f"{trait} over time, as told"] = Picture("tenth of the stream", "share of requests", curves)
     return PaperFindings(figures, tables, pictures)
 
@@ -127,12 +119,5 @@ def told(served: Mapping[str, Sequence[RoutedPrompt]]) -> PaperFindings:
 def share_by_stretch(some: Sequence[RoutedPrompt], name: str) -> list[tuple[float, float]]:
     """Return told and true shares of a language or topic in each stretch that has requests."""
     parts = [[one for one in some if int(one.place * STRETCHES) == stretch] for stretch in range(STRETCHES)]
-    return [(_mean([one.told == name for one in part]), _mean([one.true == name for one in part]))
-            for part in parts if part]  # fmt: skip
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))
-
-
-MAKE_UP = PaperExperiment(make_up, PaperSizes(24, 8, 2, minutes=1.5), PaperSizes(400, 32, 3, minutes=10))
+    shares = ([(one.told == name, one.true == name) for one in part] for part in parts if part)
+    return [(float(told), float(true)) for told, true in (np.mean(share, axis=0) for share in shares)]

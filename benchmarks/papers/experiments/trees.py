@@ -1,68 +1,77 @@
-"""Adaptix by `python -m benchmarks trees`, with a corpus of the target's own answers, and errors over prompts."""
+"""Adaptix: trees of n-grams by `python -m benchmarks trees`, with a corpus of the target's own answers, and errors over
+prompts; and the memory of its matrix against REST's datastore of the same corpus."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.papers.claims import PaperFigure, mean_of, ratio_of_sums
-from benchmarks.papers.entry import Curve, PaperExperiment, PaperFindings, PapersBench, PaperSizes, Picture
-from benchmarks.papers.experiments.subjects import other_texts
-from benchmarks.trees.methods import ALONE, FROZEN, GREEDY, MCTS, SEARCHES
+import numpy as np
+
+from benchmarks.figures import PaperFigure, exact, least, mean_of, ratio_of_sums
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
+from benchmarks.trees.bench import MEASURED, TreesRun, bench_trees, unit_of
+from benchmarks.trees.corpora import Knowledge, read_texts
+from benchmarks.trees.methods import ALONE, FROZEN, GREEDY, MCTS, TreesUnit
+from benchmarks.trees.result import UnitLine
 from osd.bench.contenders import osd_contender
-from osd.bench.harness.prompts import tokens_by_set
-from osd.bench.harness.turns import ratio_of_turns
-from osd.models.pair import Pair, load_pair, row_limit
-from osd.prompts import encode
+from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.prompts import MOST_LINES, Tokens, listed, texts_by_set
+from osd.bench.harness.turns import measure_all, ratio_of_turns
+from osd.drafters.ngram.corpus_stats import table_stats
+from osd.models.vocabulary import load_tokenizer
+from osd.prompts import Prompt, encode, read_prompts
+from storage.errors import BadInput
 
-CORPUS_TEXTS, CORPUS_TOKENS = 64, 48
-"""Prompts of each data set that the target answers for the corpus, none of which is measured."""
-Line = dict[str, Any]
-
-
-def lines_of(bench: PapersBench, sizes: PaperSizes) -> list[Line]:
-    """Return what `python -m benchmarks trees` measured, unit by unit; it goes on in the shared folder."""
-    return bench.once("trees", lambda: _measured(bench, sizes))  # type: ignore[no-any-return]
-
-
-def _measured(bench: PapersBench, sizes: PaperSizes) -> list[Line]:
-    from benchmarks.trees.bench import bench_trees
-
-    serve = bench.settings.serve
-    pair = load_pair(bench.target, bench.draft, device=serve.device, dtype=serve.dtype)
-    out = bench.folder(f"trees-{sizes.texts}x{sizes.tokens}")
-    longest = row_limit(pair, serve) - sizes.tokens
-    sets = tokens_by_set(pair.tokenizer, bench.prompts, sizes.texts, longest, seed=bench.seed)
-    corpus = corpus_of(bench, pair, out / "corpus.jsonl", sizes.texts)
-    result = bench_trees(
-        pair, bench.settings, sets, [corpus], out, bench.watch, new_tokens=sizes.tokens, answers=0, sensitivity=True
-    )
-    if result.interrupted:
-        raise KeyboardInterrupt
-    return [json.loads(line) for line in (out / "measured.jsonl").read_text("utf-8").splitlines()]
+FIELDS = ("category", "domain")
+"""Fields of a line that name its category."""
+NODES, DEPTH = 32, 16
+"""Nodes and depth of trees at most, as `python -m benchmarks trees` has them."""
+Lines = Sequence[UnitLine]
 
 
-def corpus_of(bench: PapersBench, pair: Pair, path: Path, measured: int) -> Path:
-    """Write prompts of the same kinds, none of them measured, with the target's greedy answers."""
-    if path.exists():
+class TreesExperiment(PaperExperiment):
+    """An experiment over the units of the bench."""
+
+    corpus_texts: int
+    """Prompts of each data set that the target answers for the corpus, none of which is measured."""
+    corpus_tokens: int
+
+    def lines(self, bench: PapersBench) -> Lines:
+        """Return what was measured, unit by unit; it goes on in the shared folder."""
+        return bench.once(self.named("trees"), lambda: self._measured(bench))
+
+    def _measured(self, bench: PapersBench) -> Lines:
+        out = bench.folder(self.named("trees"))
+        bench_trees(
+            bench.pair, bench.settings, bench.sets(self.texts, self.tokens), [self.corpus(bench, out)], out,
+            bench.watch, new_tokens=self.tokens, answers=0, sensitivity=True,
+        )  # fmt: skip
+        return [json.loads(line) for line in (out / MEASURED).read_text("utf-8").splitlines()]
+
+    def corpus(self, bench: PapersBench, folder: Path) -> Path:
+        """Write prompts of the same kinds, none of them measured, with the target's greedy answers."""
+        path, pair = folder / "corpus.jsonl", bench.pair
+        if path.exists():
+            return path
+        bench.watch.at("the target answers, for the corpus")
+        limit = bench.longest(self.corpus_tokens)
+        others = bench.others(self.corpus_texts, self.texts).values()
+        texts = [text for some in others for text in some if len(encode(pair.tokenizer, text)) < limit]
+        alone = bench.settings.changed(gamma={"rule": "fixed", "initial": 0}, serve={"max_batch": 8, "record": "off"})
+        contender = osd_contender("alone", pair, alone, self.corpus_tokens)
+        answers = contender.decode([encode(pair.tokenizer, text) for text in texts])
+        assert pair.tokenizer is not None
+        said = pair.tokenizer.batch_decode(answers, skip_special_tokens=True)
+        lines = [json.dumps({"prompt": text, "response": answer}) for text, answer in zip(texts, said, strict=True)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return path
-    bench.watch.at("the target answers, for the corpus")
-    limit = row_limit(pair, bench.settings.serve) - CORPUS_TOKENS
-    others = [text for some in other_texts(bench, CORPUS_TEXTS, measured).values() for text in some]
-    texts = [text for text in others if len(encode(pair.tokenizer, text)) < limit]
-    alone = bench.settings.changed(gamma={"rule": "fixed", "initial": 0}, serve={"max_batch": 8, "record": "off"})
-    contender = osd_contender("alone", pair, alone, CORPUS_TOKENS)
-    answers = contender.decode([encode(pair.tokenizer, text) for text in texts])
-    assert pair.tokenizer is not None
-    said = pair.tokenizer.batch_decode(answers, skip_special_tokens=True)
-    lines = [json.dumps({"prompt": text, "response": answer}) for text, answer in zip(texts, said, strict=True)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
 
 
-def _pooled(lines: list[Line], method: str, what: str, part: str, **unit: Any) -> list[float]:
+def pooled(lines: Lines, method: str, what: str, part: str, **unit: Any) -> list[float]:
     """Return a method's figures of all prompts of the units of one part."""
     mine = [
         line for line in lines
@@ -71,73 +80,161 @@ def _pooled(lines: list[Line], method: str, what: str, part: str, **unit: Any) -
     return [value for line in mine for value in line["methods"][method][what]]
 
 
-def longer(lines: list[Line], one: str, other: str) -> PaperFigure:
+def longer(lines: Lines, one: str, other: str) -> PaperFigure:
     """Return accept length of one method ÷ another's, over the same prompts, trees as deep as they may be."""
-    return ratio_of_sums(_pooled(lines, one, "lengths", "shape"), _pooled(lines, other, "lengths", "shape"))
+    return ratio_of_sums(pooled(lines, one, "lengths", "shape"), pooled(lines, other, "lengths", "shape"))
 
 
-def faster(lines: list[Line], one: str, other: str, **unit: Any) -> PaperFigure:
+def faster(lines: Lines, one: str, other: str, **unit: Any) -> PaperFigure:
     """Return tokens a second of one method ÷ another's, in the median over the same prompts."""
-    rates = [_pooled(lines, name, "rates", "speed", **unit) for name in (one, other)]
+    rates = [pooled(lines, name, "rates", "speed", **unit) for name in (one, other)]
     value, error = ratio_of_turns(*rates)
     return PaperFigure(value or 0.0, error, len(rates[0]))
 
 
-def methods(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
-    """Adaptix, Table 1, Figure 3 and the text's n-gram orders: all methods."""
-    lines = lines_of(bench, sizes)
-    names = list(next(line for line in lines if line["unit"]["part"] == "shape")["methods"])
-    own = _pooled(lines, MCTS.name, "lengths", "shape")
-    pairs = {
-        "longer_than_suffix": (MCTS.name, "suffix"), "longer_than_lookup": (MCTS.name, "prompt_lookup"),
-        "tri_vs_bi_gram": ("tri_gram", "bi_gram"), "tri_vs_four_gram": ("tri_gram", "four_gram"),
-        "tri_vs_four_gram_with_shorter": (MCTS.name, "four_gram_backoff"),
-        "tree_vs_greedy": (MCTS.name, GREEDY.name),
-        "most_vs_fewest_searches": (f"trigram_mcts_{SEARCHES[-1]}", f"trigram_mcts_{SEARCHES[0]}"),
-    }  # fmt: skip
-    figures = {"speed_up": faster(lines, MCTS.name, ALONE.name), "accept_length": mean_of(own)}
-    figures |= {name: longer(lines, *pair) for name, pair in pairs.items()}
-    sets = list(dict.fromkeys(line["unit"]["data_set"] for line in lines))
-    rows = [
-        {"method": name, "÷ target alone": faster(lines, name, ALONE.name).value}
-        | {f"{each}, tokens a pass": _mean(_pooled(lines, name, "lengths", "shape", data_set=each)) for each in sets}
-        for name in names
-    ]
-    return PaperFindings(figures, {"All methods": rows})
+class Methods(TreesExperiment):
+    """Adaptix, Table 1, Figures 3 and 5 and the text's n-gram orders: all methods."""
+
+    longer: dict[str, tuple[str, str]]
+    """Figures that are the accept length of one method ÷ another's."""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Compare methods on the same prompts."""
+        lines = self.lines(bench)
+        names = list(next(line for line in lines if line["unit"]["part"] == "shape")["methods"])
+        figures = {
+            "speed_up": faster(lines, MCTS.name, ALONE.name),
+            "accept_length": mean_of(pooled(lines, MCTS.name, "lengths", "shape")),
+        } | {name: longer(lines, *pair) for name, pair in self.longer.items()}
+        sets = list(dict.fromkeys(line["unit"]["data_set"] for line in lines))
+        rows = [
+            {"method": name, "÷ target alone": faster(lines, name, ALONE.name).value}
+            | {f"{s}, tokens a pass": float(np.mean(pooled(lines, name, "lengths", "shape", data_set=s))) for s in sets}
+            for name in names
+        ]
+        return PaperFindings(figures, {"All methods": rows})
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-def robustness(bench: PapersBench, sizes: PaperSizes) -> PaperFindings:
+class Robustness(TreesExperiment):
     """Adaptix, Figure 4 and Table 2: accept length by temperature, top-p and share of the corpus."""
-    lines = lines_of(bench, sizes)
 
-    def at(method: str, part: str, **unit: Any) -> list[float]:
-        return _pooled(lines, method, "lengths", part, **unit)
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Compare conditions on the same prompts."""
+        lines = self.lines(bench)
 
-    hot = at(MCTS.name, "sampling", temperature=1.0, top_p=None)
-    figures = {
-        "adaptive_vs_frozen": longer(lines, MCTS.name, FROZEN.name),
-        "hot_vs_greedy": ratio_of_sums(hot, at(MCTS.name, "sampling", temperature=0.0)),
-        "top_p_1_vs_0.25": ratio_of_sums(hot, at(MCTS.name, "sampling", temperature=1.0, top_p=0.25)),
-        "whole_corpus_vs_tenth": ratio_of_sums(
-            at(MCTS.name, "corpus", share=1.0), at(MCTS.name, "corpus", share=0.1)
-        ),
-    }  # fmt: skip
-    curves = [Curve(name, _by(lines, "corpus", "share", name)) for name in (MCTS.name, GREEDY.name, FROZEN.name)]
-    heat = [Curve(name, _by(lines, "sampling", "temperature", name)) for name in (MCTS.name, GREEDY.name, FROZEN.name)]
-    pictures = {"corpus": Picture("share of the corpus", "tokens a pass", curves),
-                "temperature": Picture("temperature", "tokens a pass", heat)}  # fmt: skip
-    return PaperFindings(figures, pictures=pictures)
+        def at(part: str, **unit: Any) -> list[float]:
+            return pooled(lines, MCTS.name, "lengths", part, **unit)
+
+        hot = at("sampling", temperature=1.0, top_p=None)
+        figures = {
+            "adaptive_vs_frozen": longer(lines, MCTS.name, FROZEN.name),
+            "hot_vs_greedy": ratio_of_sums(hot, at("sampling", temperature=0.0)),
+            "top_p_1_vs_0.25": ratio_of_sums(hot, at("sampling", temperature=1.0, top_p=0.25)),
+            "whole_corpus_vs_tenth": ratio_of_sums(at("corpus", share=1.0), at("corpus", share=0.1)),
+        }  # fmt: skip
+        pictures = {
+            part: Picture(told, "tokens a pass", [
+                Curve(method.name, _by(lines, unit_part, what, method.name)) for method in (MCTS, GREEDY, FROZEN)
+            ])
+            for part, told, unit_part, what in (
+                ("corpus", "share of the corpus", "corpus", "share"),
+                ("temperature", "temperature", "sampling", "temperature"),
+            )
+        }  # fmt: skip
+        return PaperFindings(figures, pictures=pictures)
 
 
-def _by(lines: list[Line], part: str, what: str, method: str) -> list[tuple[float, float]]:
-    units: list[Mapping[str, Any]] = [line["unit"] for line in lines if line["unit"]["part"] == part]
-    places = sorted({unit[what] for unit in units if unit["top_p"] is None})
-    return [(x, _mean(_pooled(lines, method, "lengths", part, **{what: x, "top_p": None}))) for x in places]
+def _by(lines: Lines, part: str, what: str, method: str) -> list[tuple[float, float]]:
+    units = [line["unit"] for line in lines if line["unit"]["part"] == part and line["unit"]["top_p"] is None]
+    return [
+        (x, float(np.mean(pooled(lines, method, "lengths", part, **{what: x, "top_p": None}))))
+        for x in sorted({unit[what] for unit in units})
+    ]
 
 
-SMALL, FULL = PaperSizes(2, 24, minutes=4), PaperSizes(16, 128, minutes=30)
-METHODS, ROBUSTNESS = (PaperExperiment(run, SMALL, FULL, "trees") for run in (methods, robustness))
+class Categories(TreesExperiment):
+    """Adaptix, stability: the tree's speed ÷ the target alone by category: that of the prompts' lines, else their data
+    sets."""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Compare categories. Raises BadInput where all prompts are of one."""
+        texts = by_category(bench)
+        lines = self._categories(bench, texts) if texts else self.lines(bench)
+        names = dict.fromkeys(line["unit"]["data_set"] for line in lines)
+        found = {name: faster(lines, MCTS.name, ALONE.name, data_set=name) for name in names}
+        if len(found) < 2:
+            reason = "All prompts are of one category; give --prompts spec_bench.jsonl.gz, or several files."
+            raise BadInput(reason=reason)
+        slowest, fastest = least(found.values()), max(found.values(), key=lambda figure: figure.value)
+        figures = {"least_speed_up": slowest, "most_vs_least": _quotient(fastest, slowest)}
+        rows = [{"category": name, "÷ target alone": str(figure)} for name, figure in found.items()]
+        return PaperFindings(figures, {"Speed-up by category": rows})
+
+    def _categories(self, bench: PapersBench, texts: Mapping[str, Sequence[str]]) -> Lines:
+        """Time prompts of each category, those alone of which there are enough."""
+        out, pair, longest = bench.folder(self.named("trees-categories")), bench.pair, bench.longest(self.tokens)
+        known = Knowledge(read_texts(pair, [self.corpus(bench, out)]))
+        sets: dict[str, list[Tokens]] = {}
+        for name, some in texts.items():
+            fitting = [tokens for text in some if len(tokens := encode(pair.tokenizer, text)) <= longest]
+            if len(fitting) >= min(self.texts, 2):
+                sets[name] = fitting[: self.texts]
+        facts = {"sets": {name: len(some) for name, some in sets.items()}, "tokens": self.tokens}
+        run = TreesRun(pair, bench.settings, known, sets, self.tokens, NODES, DEPTH)
+        folder = RunFolder(out, facts, MEASURED, UnitLine)
+        units = [TreesUnit("speed", name, (ALONE.name, MCTS.name)) for name in sets]
+        lines = measure_all(units, run.measure, bench.watch, folder=folder, job_of=unit_of, work=run.work)
+        if bench.watch.stopped:
+            raise KeyboardInterrupt
+        return lines
+
+
+def by_category(bench: PapersBench) -> dict[str, list[str]]:
+    """Return the prompts of ``--prompts`` by the category that their lines name; nothing where they name none."""
+    found: dict[str, list[str]] = {}
+    for path in listed(bench.prompts):
+        for line in islice(read_prompts(Path(path)), MOST_LINES):
+            if isinstance(line, Prompt) and (name := next(filter(None, map(line.fields.get, FIELDS)), None)):
+                found.setdefault(str(name), []).append(line.text)
+    return found if len(found) > 1 else {}
+
+
+def _quotient(one: PaperFigure, other: PaperFigure) -> PaperFigure:
+    """Return the ratio of figures of different texts."""
+    value = one.value / max(other.value, 1e-9)
+    if one.error is None or other.error is None:
+        return PaperFigure(value)
+    spread = float(np.hypot(one.error / max(one.value, 1e-9), other.error / max(other.value, 1e-9)))
+    return PaperFigure(value, value * spread, min(one.count or 0, other.count or 0))
+
+
+class Memory(PaperExperiment):
+    """Adaptix, memory: bytes of the matrix and of suffixes of the same corpora, the texts of each data set, by their
+    size."""
+
+    shares: tuple[float, ...]
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Count the bytes of both."""
+        tokenizer = load_tokenizer(bench.target)
+        rows, curves = [], []
+        matrix: dict[float, list[float]] = {share: [] for share in self.shares}
+        suffixes: dict[float, list[float]] = {share: [] for share in self.shares}
+        for name, texts in texts_by_set(bench.prompts, self.texts, seed=bench.seed).items():
+            known, points = Knowledge([np.array(encode(tokenizer, text), np.int64) for text in texts]), []
+            for share in self.shares:
+                part = known.part(share)
+                ours, theirs = float(table_stats(part.table(3))["table_bytes"]), float(part.index.bytes)
+                matrix[share].append(ours)
+                suffixes[share].append(theirs)
+                points.append((share * known.tokens, ours / theirs))
+                rows.append({"corpus": name, "tokens": part.tokens, "matrix, bytes a token": ours / part.tokens,
+                             "REST-like, bytes a token": theirs / part.tokens})  # fmt: skip
+            curves.append(Curve(name, points))
+        against = {share: ratio_of_sums(matrix[share], suffixes[share]) for share in self.shares}
+        figures = {
+            "matrix_vs_rest": against[1.0],
+            "whole_vs_part_of_corpus": exact(against[1.0].value / against[self.shares[0]].value),
+        }
+        picture = Picture("tokens of the corpus", "÷ REST-like", curves)
+        return PaperFindings(figures, {"Memory": rows}, {"memory": picture})

@@ -1,49 +1,53 @@
-"""Two drafts for one target, by replay: the pair's own, and a larger one that is cut from the target and learns.
+"""A draft for each prompt, chosen by what is expected of it: on-the-fly adaptation's Tables 2 and 13 and Theorem 3.
 
-Both are recorded over the same texts, and replayed under the analytic rule with the paper's constants. What the larger
-one's pass costs beside the smaller one's is told: that of LLaMA 13B beside 7B.
+One draft is the pair's own, the other is larger: it is cut from the target and learns its answers. Both are recorded
+over the same texts, and replayed under the analytic rule with the paper's constants. What the larger one's pass costs
+beside the smaller one's is told: that of LLaMA 13B beside 7B. The router's own regression (router/draft_predictor.py)
+learns both drafts' acceptance from some prompts of each data set, then names a draft for each of the others.
 """
 
 from __future__ import annotations
 
 import shutil
+import threading
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from benchmarks.distil.bench import distil_draft
 from benchmarks.distil.texts import answers
+from benchmarks.figures import farthest, mean_of, ratio_of_sums
 from benchmarks.gamma.costs import CostTable, Piece, Pieces, find_costs
 from benchmarks.gamma.rounds import RecordedText, Recording
-from benchmarks.papers.entry import PapersBench, PaperSizes
-from benchmarks.papers.experiments.gamma_rules import ON_TWO_A100
+from benchmarks.papers.experiment import PaperExperiment, PaperFindings, PapersBench
+from benchmarks.papers.experiments.distilled import distilled_on
+from benchmarks.papers.experiments.gamma_rules import WINDOWS
 from benchmarks.papers.experiments.replays import (
     DEPTH,
-    WARM_TEXTS,
+    Floats,
     ReplayedRule,
     ReplayedTexts,
+    best_on_other_half,
+    fixed,
     papers_analytic,
-    recording_of,
+    record,
+    recorded,
 )
-from benchmarks.papers.experiments.subjects import other_texts
-from osd.bench.harness.prompts import tokens_by_set
-from osd.models.pair import Pair, load_pair, row_limit
 from osd.models.small_draft import cut
 from osd.models.weights import read_weights, write_full
 from osd.prompts import encode
-from router.throughput import Costs, TextScore
+from router.draft_predictor import DraftPredictors, Expect, PendingRequest
+from router.throughput import Costs, TextScore, larger_pays
 from storage.files.files import writing
 from storage.replay.exports import write_export
 from storage.sampling import GREEDY
 
-LAYERS, EPOCHS = 3, 4
-LEARN = {True: 100, False: 8}
-"""Answers to prompts of each data set that the larger draft learns from: full and small."""
-LARGER = 13 / 7
-"""What its pass costs ÷ that of the smaller one."""
-SMALL_DRAFT, LARGE_DRAFT = "small", "large"
+SMALL, LARGE = "small", "large"
+FIRST = 25
+"""Texts of each data set at most that the router learns from."""
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +69,6 @@ class ReplayedDraft:
         return TextScore(float(right.mean()), len(right))
 
 
-Drafts = dict[str, ReplayedDraft]
-
-
-def two_drafts(bench: PapersBench, sizes: PaperSizes) -> Drafts:
-    """Return both drafts' texts, which are the same ones, in data sets' order."""
-    return bench.once("two-drafts", lambda: _replayed(bench, sizes))  # type: ignore[no-any-return]
-
-
-def _replayed(bench: PapersBench, sizes: PaperSizes) -> Drafts:
-    table = find_costs(ON_TWO_A100)
-    recordings = {SMALL_DRAFT: recording_of(bench, sizes, 0.0), LARGE_DRAFT: _record_larger(bench, sizes)}
-    tables = {SMALL_DRAFT: table, LARGE_DRAFT: dearer(table, LARGER)}
-    return {name: replayed_draft(some.traces, tables[name]) for name, some in recordings.items()}
-
-
 def replayed_draft(traces: tuple[RecordedText, ...], table: CostTable) -> ReplayedDraft:
     """Replay a draft's recorded texts."""
     texts = ReplayedTexts((), traces, table)
@@ -93,46 +82,185 @@ def dearer(table: CostTable, factor: float) -> CostTable:
     return replace(table, name=f"{table.name}, drafts × {factor:.2f}", draft=Pieces(tuple(pieces)))
 
 
-def _record_larger(bench: PapersBench, sizes: PaperSizes) -> Recording:
-    from benchmarks.gamma.record import record_file
+class Drafts(dict[str, ReplayedDraft]):
+    """Both drafts on the same texts, in data sets' order. The first third of each data set, FIRST at most as in the
+    paper, is learned from; the others count."""
 
-    serve, folder = bench.settings.serve, bench.folder(f"two-drafts-{sizes.texts}x{sizes.tokens}")
-    pair = load_pair(bench.target, bench.draft, device=serve.device, dtype=serve.dtype)
-    longest = row_limit(pair, serve) - sizes.tokens
-    prompts = tokens_by_set(pair.tokenizer, bench.prompts, WARM_TEXTS + sizes.texts, longest, seed=bench.seed)
-    larger = load_pair(bench.target, _larger(bench, pair, folder, sizes), device=serve.device, dtype=serve.dtype)
-    return record_file(
-        folder / "rounds.parquet", larger, prompts, temperatures=(0.0,), new_tokens=sizes.tokens, depth=DEPTH,
-        seed=bench.seed, watch=bench.watch,
-    )  # fmt: skip
+    @property
+    def sets(self) -> npt.NDArray[np.str_]:
+        """Each text's data set."""
+        return self[SMALL].found.data_sets
+
+    @property
+    def counts(self) -> Mask:
+        """Which texts count, (n,)."""
+        places = [int((self.sets[:i] == name).sum()) for i, name in enumerate(self.sets)]
+        thirds = [min(FIRST, -(-int((self.sets == name).sum()) // 3)) for name in self.sets]
+        return np.array(places) >= np.array(thirds)
+
+    def ms(self, draft: str) -> Floats:
+        """Return milliseconds of each text that counts, with one draft."""
+        return self[draft].found.ms[self.counts]
+
+    def takes_larger(self, dimensions: int, expect: Expect) -> Mask:
+        """Return for each text that counts whether the router names the larger draft."""
+        costs = {name: draft.costs for name, draft in self.items()}
+        predictors = DraftPredictors(costs.get, dimensions, expect, threading.Lock())
+        picks, counts = [], self.counts
+        for number in np.argsort(counts, kind="stable").tolist():
+            text = self[SMALL].texts.texts[number]
+            pending = PendingRequest(text.prompt.tolist(), True, None, "default", tuple(self))
+            predictors.estimates(pending)
+            if counts[number]:
+                picks.append(pending.followed == LARGE)
+            else:
+                predictors.add_scores(pending, {name: draft.score(number) for name, draft in self.items()}, costs)
+        return np.array(picks)
+
+    def with_choice(self, larger: Mask) -> Floats:
+        """Return milliseconds of each text that counts, with the draft that was named."""
+        return np.where(larger, self.ms(LARGE), self.ms(SMALL))
+
+    def best_of_set(self) -> Floats:
+        """Return milliseconds of each text that counts under the draft that is faster on the other half of its data
+        set."""
+        names = self.sets[self.counts]
+        found = np.zeros(len(names))
+        for name in np.unique(names):
+            mine = names == name
+            found[mine] = best_on_other_half({draft: self.ms(draft)[mine] for draft in self})
+        return found
 
 
-def _larger(bench: PapersBench, pair: Pair, folder: Path, sizes: PaperSizes) -> Path:
-    """Return the folder of the larger draft. Raises CannotCut, TrainingFailed."""
-    made, rough, samples = folder / "draft", folder / "cut", folder / "answers.parquet"
-    if made.exists():
-        return made
-    bench.watch.at("a larger draft learns from the target's answers")
-    shutil.rmtree(rough, ignore_errors=True)  # of a run that was stopped
-    with writing(folder):
-        rough.mkdir()
-        write_full(cut(read_weights(bench.target, "auto"), bench.target, LAYERS)[0], rough, Path(bench.target))
-    texts = [text for some in other_texts(bench, LEARN[bench.full], sizes.texts).values() for text in some]
-    limit = row_limit(pair, bench.settings.serve) - sizes.tokens
-    prompts = [tokens for text in texts if len(tokens := encode(pair.tokenizer, text)) < limit]
-    kept = answers(pair, bench.settings.changed(serve={"max_batch": 8}), prompts, GREEDY, sizes.tokens)
-    write_export(samples, partial(iter, [kept]), overwrite=True)
-    done = distil_draft(bench.settings, samples, rough, made, EPOCHS, told="a larger draft")
-    bench.watch.say(f"the larger draft's loss is {done['loss_last']:.2f}")
-    return made
+class TwoDrafts(PaperExperiment):
+    """An experiment with both drafts."""
+
+    costs: str
+    """Of the smaller one."""
+    times_dearer: float
+    """What the larger one's pass costs ÷ that of the smaller one."""
+    layers: int
+    """Those of the target that the larger one has."""
+    learn: int
+    """Answers to prompts of each data set that it learns from."""
+    epochs: int
+
+    def drafts(self, bench: PapersBench) -> Drafts:
+        """Return both drafts' texts, replayed once."""
+        return bench.once(self.named("two-drafts"), lambda: self._replayed(bench))
+
+    def _replayed(self, bench: PapersBench) -> Drafts:
+        table = find_costs(self.costs)
+        small, large = recorded(bench, self), self._record_larger(bench)
+        dear = dearer(table, self.times_dearer)
+        return Drafts({SMALL: replayed_draft(small.traces, table), LARGE: replayed_draft(large.traces, dear)})
+
+    def _record_larger(self, bench: PapersBench) -> Recording:
+        folder = bench.folder(self.named("two-drafts"))
+        return record(bench, self, folder / "rounds.parquet", bench.load(self._larger(bench, folder)), 0.0)
+
+    def _larger(self, bench: PapersBench, folder: Path) -> Path:
+        """Return the folder of the larger draft. Raises CannotCut, TrainingFailed."""
+        made, rough, samples = folder / "draft", folder / "cut", folder / "answers.parquet"
+        if made.exists():
+            return made
+        shutil.rmtree(rough, ignore_errors=True)  # of a run that was stopped
+        with writing(folder):
+            rough.mkdir()
+            write_full(cut(read_weights(bench.target, "auto"), bench.target, self.layers)[0], rough, Path(bench.target))
+        pair, others = bench.pair, bench.others(self.learn, self.texts)
+        prompts = [encode(pair.tokenizer, text) for some in others.values() for text in some]
+        prompts = [tokens for tokens in prompts if len(tokens) < bench.longest(self.tokens)]
+        kept = answers(pair, bench.settings.changed(serve={"max_batch": 8}), prompts, GREEDY, self.tokens)
+        write_export(samples, partial(iter, [kept]), overwrite=True)
+        return distilled_on(bench, samples, made, self.epochs, "a larger draft", start=rough)
 
 
-def learned_first(data_sets: tuple[str, ...], most: int = 25) -> np.ndarray:
-    """Return which texts are learned from, (n,): the first third of each data set, 25 at most as in the paper."""
-    seen: dict[str, int] = {}
-    counts = {name: data_sets.count(name) for name in data_sets}
-    first = []
-    for name in data_sets:
-        first.append(seen.get(name, 0) < min(most, -(-counts[name] // 3)))
-        seen[name] = seen.get(name, 0) + 1
-    return np.array(first)
+class Selection(TwoDrafts):
+    """Table 2: speed with a draft chosen for each prompt, against one for each data set and against the original
+    method; beside it what an oracle's choice would bring, and Theorem 3's."""
+
+    dimensions: int
+    """r."""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Let the router choose in several ways."""
+        drafts = self.drafts(bench)
+        small, names = drafts[SMALL], drafts.sets[drafts.counts]
+        expects: dict[str, Expect] = {"Eq. 3": "pace", "Theorem 3": "theorem", "gain": "gain"}
+        ways = {
+            "small draft": drafts.ms(SMALL), "large draft": drafts.ms(LARGE),
+            "better draft of each data set": drafts.best_of_set(),
+        } | {
+            f"chosen by {name}": drafts.with_choice(drafts.takes_larger(self.dimensions, expect))
+            for name, expect in expects.items()
+        }  # fmt: skip
+        ways["better draft of each prompt"] = np.minimum(ways["small draft"], ways["large draft"])
+        windows = np.mean([small.texts.under(fixed(bench, gamma)).ms[drafts.counts] for gamma in WINDOWS], axis=0)
+        own, single = ways["chosen by Eq. 3"], ways["better draft of each data set"]
+        figures = {
+            "chosen_vs_original": ratio_of_sums(windows, own), "chosen_vs_one_draft": ratio_of_sums(single, own),
+            "chosen_vs_small": ratio_of_sums(ways["small draft"], own),
+            "theorem_3_vs_one_draft": ratio_of_sums(single, ways["chosen by Theorem 3"]),
+        }  # fmt: skip
+        rows = [
+            {"": way, "÷ windows of 5 to 8": str(ratio_of_sums(windows, ms))}
+            | {n: float(windows[names == n].sum() / ms[names == n].sum()) for n in dict.fromkeys(names.tolist())}
+            for way, ms in ways.items()
+        ]
+        return PaperFindings(figures, {f"Speed, {small.texts.costs_told}": rows})
+
+
+class Dimensions(TwoDrafts):
+    """Table 13: tokens a second with the draft that a regression over r features names."""
+
+    dimensions: tuple[int, ...]
+    """r; the last is what the others are held against."""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Let the router choose with every r."""
+        drafts = self.drafts(bench)
+        tokens = float(drafts[SMALL].found.tokens[drafts.counts].sum())
+        picks = {r: drafts.takes_larger(r, "pace") for r in self.dimensions}
+        ms = {r: drafts.with_choice(larger) for r, larger in picks.items()}
+        most = ms[self.dimensions[-1]]
+        rows = [
+            {"r": r, "tokens a second": 1e3 * tokens / float(ms[r].sum()), "larger draft": float(np.mean(picks[r]))}
+            for r in ms
+        ]
+        against = [ratio_of_sums(most, ms[r]) for r in self.dimensions[:-1]]
+        return PaperFindings({"r_farthest_from_16": farthest(against, 1)}, {"By r": rows})
+
+
+class LargerPays(TwoDrafts):
+    """Theorem 3 on each text: does its condition, as printed and as Eq. 3 gives it, say which draft was faster?"""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Compare both sides of both conditions on every text that both drafted for."""
+        drafts = self.drafts(bench)
+        both = drafts[SMALL], drafts[LARGE]
+        c_small, c_large = (each.costs.draft_ms / each.costs.verify_ms[0] for each in both)
+        printed, right, faster = [], [], []
+        for number, text in enumerate(drafts[SMALL].texts.texts):
+            drafted = [float(each.found.drafted[number]) for each in both]
+            if not all(drafted):
+                continue  # ρ is of what was drafted
+            length = float(text.length)
+            rounds = float(both[0].found.rounds[number]), float(both[1].found.rounds[number])
+            rho = length / drafted[0], length / drafted[1]
+            wins = bool(both[1].found.ms[number] < both[0].found.ms[number])
+            faster.append(wins)
+            right.append(larger_pays(length, rounds=rounds, rho=rho, c=(c_small, c_large)) == wins)
+            if rho[1] > rho[0]:  # as the theorem has it: the larger draft's acceptance rate is higher
+                holds = rounds[0] - rounds[1] > (c_large - c_small) / (rho[1] - rho[0]) * length
+                printed.append((holds, wins))
+        some = {
+            "as_derived_right": right, "as_printed_sufficient": [won for holds, won in printed if holds],
+            "as_printed_right": [holds == won for holds, won in printed],
+        }  # fmt: skip
+        figures = {name: mean_of(each) for name, each in some.items() if each}
+        rows = [{
+            "texts": len(right), "larger draft faster": sum(faster) / max(1, len(faster)),
+            "ρ higher with it": len(printed), "condition holds as printed": sum(holds for holds, _ in printed),
+        }]  # fmt: skip
+        return PaperFindings(figures, {f"Texts, {both[0].texts.costs_told}": rows})

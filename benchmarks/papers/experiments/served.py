@@ -1,0 +1,201 @@
+"""Learning while serving, with errors over requests and seeds: `python -m benchmarks routes` for OSD's Figures 5, 6, 9
+and 11."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from benchmarks.figures import PaperFigure, difference_of_shares, least, mean_of, ratio_of_sums
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
+from benchmarks.routes.bench import TEACHING
+from benchmarks.routes.result import ArmResult, RoutedRequest
+from benchmarks.routes.traffic import BY_LANGUAGE, languages_of
+from osd.demo.runner.source import Segment, segments_of
+
+BATCH = 4
+Arms = Mapping[str, ArmResult]
+Request = TypeVar("Request")
+
+
+def drawn(bench: PapersBench, plan: PaperExperiment, requests: int, seed: int = 0) -> list[Segment]:
+    """Return a segment for each data set."""
+    found, problems = segments_of(
+        [Path(name) for name in bench.prompts], requests, bench.seed + seed, target=bench.target,
+        max_length=bench.settings.serve.max_length, max_new_tokens=plan.tokens,
+    )  # fmt: skip
+    for problem in problems:
+        bench.watch.say(problem)
+    return found
+
+
+def fresh(folder: Path, name: str) -> Path:
+    """Return a path that is not there yet: what a stopped run left stands beside it."""
+    return next(path for i in range(1, 1 << 20) if not (path := folder / f"{name}-{i}").exists())
+
+
+def apart(one: PaperFigure, other: PaperFigure) -> PaperFigure:
+    """Return the difference of figures of different requests."""
+    known = one.error is not None and other.error is not None
+    error = float(np.hypot(one.error or 0, other.error or 0)) if known else None
+    counts = [each.count for each in (one, other) if each.count is not None]
+    return PaperFigure(one.value - other.value, error, min(counts, default=None))
+
+
+def last_third(some: Sequence[Request]) -> Sequence[Request]:
+    """Return the last third of requests, one at least."""
+    return some[-max(1, len(some) // 3) :]
+
+
+def alpha(some: Sequence[RoutedRequest], *, frozen: bool = False) -> PaperFigure:
+    """Return followed acceptance over requests."""
+    hits = [one.frozen_hits if frozen else one.hits for one in some]
+    return ratio_of_sums(hits, [one.emitted for one in some])
+
+
+class RoutesExperiment(PaperExperiment):
+    """An experiment by `python -m benchmarks routes`."""
+
+    def arms(self, bench: PapersBench, order: str, names: Sequence[str], seed: int = 0) -> Arms:
+        """Return the arms of a run, which goes on in the shared folder."""
+        name = f"{self.named(f'routes-{order}')}-s{seed}"
+        return bench.once(name, lambda: self._arms(bench, order, names, seed, bench.folder(name)))
+
+    def _arms(self, bench: PapersBench, order: str, names: Sequence[str], seed: int, out: Path) -> Arms:
+        from benchmarks.routes.bench import bench_routes
+
+        segments = drawn(bench, self, self.texts + TEACHING, seed)[: None if order == "mixed" else 2]
+        bench_routes(
+            bench.settings, bench.watch, target=bench.target, draft=bench.draft, segments=segments, arms=names, out=out,
+            order=order, max_new_tokens=self.tokens, batch=BATCH, check_every=0, seed=bench.seed + seed,
+        )  # fmt: skip
+        lines = (out / "arms.jsonl").read_text("utf-8").splitlines()
+        return {arm.arm: arm for arm in map(TypeAdapter(ArmResult).validate_json, lines)}
+
+
+class Routed(RoutesExperiment):
+    """OSD, Figures 5 and 6: a draft for each domain against one for all and the frozen one, last third of each; and one
+    for each language, where the prompts are of several."""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Serve mixed traffic with every arm."""
+        segments = drawn(bench, self, self.texts + TEACHING)
+        languages = languages_of({segment.name: segment.prompts[-TEACHING:] for segment in segments})
+        several = (BY_LANGUAGE,) if len(set(languages.values())) > 1 else ()
+        found = self.arms(bench, "mixed", ("single", "routed", *several))
+        domains = {one.domain: one.domain for one in found["single"].seen}
+        each = compared(found, "routed", domains, "domain")
+        figures = {
+            "least_gain_of_learning": least(each.gains), "least_alpha": least(each.alphas),
+            "gain_of_routes": _mean(each.over), "least_gain_of_routes": least(each.over),
+        }  # fmt: skip
+        tables = {"Acceptance by domain, last third": each.rows}
+        if several:
+            each = compared(found, BY_LANGUAGE, languages, "language")
+            figures["least_gain_of_learning_by_language"] = least(each.gains)
+            figures["least_gain_of_language_routes"] = least(each.over)
+            tables["Acceptance by language, last third"] = each.rows
+        return PaperFindings(figures, tables)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedArms:
+    """Two arms' last thirds, group by group: of a domain, or of the domains of one language."""
+
+    gains: list[PaperFigure] = field(default_factory=list)
+    """Acceptance of the first arm less that of the frozen draft, on the same texts."""
+    over: list[PaperFigure] = field(default_factory=list)
+    """Acceptance of the first arm less that of a single draft, on the same texts."""
+    alphas: list[PaperFigure] = field(default_factory=list)
+    rows: list[dict[str, str]] = field(default_factory=list)
+
+
+def compared(found: Arms, arm: str, groups: Mapping[str, str], told: str) -> ComparedArms:
+    """Compare an arm with a single draft and with the frozen one. ``groups``: by domain; ``told``: what they are."""
+    made = ComparedArms()
+    for group in dict.fromkeys(groups.values()):
+        own, one = (_last_of(found[name], group, groups) for name in (arm, "single"))
+        frozen = [r.frozen_hits for r in own]
+        made.gains.append(difference_of_shares([r.hits for r in own], frozen, [r.emitted for r in own]))
+        made.over.append(_paired(own, one))
+        made.alphas.append(alpha(own))
+        made.rows.append({told: group, "frozen": str(alpha(own, frozen=True)), "one draft": str(alpha(one)),
+                          "a draft for each": str(made.alphas[-1]), "gain of routes": str(made.over[-1])})  # fmt: skip
+    return made
+
+
+def _last_of(arm: ArmResult, group: str, groups: Mapping[str, str]) -> Sequence[RoutedRequest]:
+    """Return the last third of a group's requests in the order of the traffic: the same ones in every arm."""
+    mine = (one for one in arm.seen if groups.get(one.domain) == group)
+    return last_third(sorted(mine, key=lambda one: one.number))
+
+
+def _paired(own: Sequence[RoutedRequest], other: Sequence[RoutedRequest]) -> PaperFigure:
+    """Return the difference of two arms' acceptance on the same requests, whose texts are the target's in both."""
+    theirs = {one.number: one for one in other}
+    pairs = [(one, theirs[one.number]) for one in own if one.number in theirs]
+    return difference_of_shares([a.hits for a, _ in pairs], [b.hits for _, b in pairs], [a.emitted for a, _ in pairs])
+
+
+def _mean(figures: Sequence[PaperFigure]) -> PaperFigure:
+    """Return the mean of figures of different requests."""
+    value = float(np.mean([each.value for each in figures]))
+    error = float(np.sqrt(sum((each.error or 0) ** 2 for each in figures))) / len(figures)
+    return PaperFigure(value, error, min(each.count or 0 for each in figures))
+
+
+class DataMix(RoutesExperiment):
+    """OSD, Figure 9: two domains are served mixed; one draft learns from the first alone, then from the second alone.
+    Acceptance of each domain's last third of a half, and of its first third of the first; errors over requests."""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Serve the mix with every seed."""
+        names = [segment.name for segment in drawn(bench, self, 1)[:2]]
+        parts: dict[tuple[str, str], list[RoutedRequest]] = {}
+        for seed in range(self.seeds):
+            seen = self.arms(bench, "apart", ("single",), seed)["single"].seen
+            for half, some in (("first", seen[: len(seen) // 2]), ("second", seen[len(seen) // 2 :])):
+                for name in names:
+                    mine = [one for one in some if one.domain == name]
+                    third = max(1, len(mine) // 3)
+                    parts.setdefault((name, f"begin of the {half} half"), []).extend(mine[:third])
+                    parts.setdefault((name, f"end of the {half} half"), []).extend(mine[-third:])
+        found = {key: alpha(some) for key, some in parts.items()}
+        (first, second), half, end = names, "end of the first half", "end of the second half"
+        figures = {
+            "forgotten": apart(found[first, half], found[first, end]),
+            "first_rises": apart(found[first, half], found[first, "begin of the first half"]),
+            "second_rises": apart(found[second, end], found[second, half]),
+        }  # fmt: skip
+        rows = [{"domain": name, **{when: str(each) for (n, when), each in found.items() if n == name}}
+                for name in names]  # fmt: skip
+        return PaperFindings(figures, {f"α, learned from {first}, then from {second}": rows})
+
+
+class Shifts(RoutesExperiment):
+    """OSD, Figure 11: acceptance right before and right after the middle of the stream, abrupt and gradual, where the
+    second set's share rises in a straight line."""
+
+    def run(self, bench: PapersBench) -> PaperFindings:
+        """Serve both orders with every seed."""
+        dips: dict[str, list[float]] = {"abrupt": [], "linear": []}
+        rows, curves = [], []
+        for seed, order in ((seed, order) for seed in range(self.seeds) for order in dips):
+            seen = self.arms(bench, order, ("single",), seed)["single"].seen
+            half, near = len(seen) // 2, max(1, len(seen) // 8)
+            before, after = alpha(seen[half - near : half]), alpha(seen[half : half + near])
+            dips[order].append(before.value - after.value)
+            rows.append({"seed": seed, "change": order, "before": str(before), "after": str(after)})
+            if not seed:
+                wide = [(float(i), alpha(seen[max(0, i - near) : i]).value) for i in range(1, len(seen) + 1)]
+                curves.append(Curve(order, wide))
+        figures = {
+            "abrupt_dip": mean_of(dips["abrupt"]),
+            "abrupt_minus_gradual_dip": mean_of(np.subtract(dips["abrupt"], dips["linear"])),
+        }
+        return PaperFindings(figures, {"α around the change": rows}, {"shift": Picture("requests", "α", curves)})
