@@ -99,6 +99,21 @@ def test_routes_are_compared_by_domain_and_by_language(papers_bench: PapersBench
     require(figures_of("osd, Figure 5"), gains | languages, 0.02)
 
 
+def test_languages_are_compared_over_all_of_their_domains_request_by_request() -> None:
+    def found(hits: dict[str, int]) -> ArmResult:
+        seen = [RoutedRequest(domain, domain, domain, "v", 10, hits[domain] + i % 7, 1 + i % 7, 0.1, 3 * i + place)
+                for i in range(30) for place, domain in enumerate(hits)]  # fmt: skip
+        return ArmResult("arm", seen)
+
+    arms = {"by_language": found({"a": 6, "b": 6, "c": 3}), "single": found({"a": 5, "b": 3, "c": 3})}
+    arms["single"].seen.reverse()
+    each = served.compared(arms, "by_language", {"a": "en", "b": "en", "c": "fi"}, "language")
+    assert [row["language"] for row in each.rows] == ["en", "fi"] and each.rows[0]["gain of routes"].startswith("0.200")
+    assert [gain.value for gain in each.gains] == pytest.approx([0.5, 0.2])
+    assert [gain.value for gain in each.over] == pytest.approx([0.2, 0.0]) and each.over[1].error == pytest.approx(0)
+    assert [gain.count for gain in each.over] == [20, 10]
+
+
 def test_prompts_of_one_language_say_nothing_of_languages(
     papers_bench: PapersBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.papers.experiments.routes import by_language
 from benchmarks.routes.bench import draw
 from benchmarks.routes.result import ArmResult, RoutedRequest, summary
 from benchmarks.routes.traffic import ARMS, ORDERS, arrange, languages_of, set_up
@@ -123,28 +122,3 @@ def test_a_draft_for_each_language_that_domains_are_in(tmp_path: Path) -> None:
         assert set_up(store, "by_language", SHIPPED / "draft", teaching) == ["default", "en", "fi"]
         routes = {route.name: (route.draft, dict(route.matches)) for route in store.routes.list()}
     assert routes["en"] == ("en", {"language": ["en"]}) and routes["fi"] == ("fi", {"language": ["fi"]})
-
-
-def test_languages_are_compared_over_all_of_their_domains() -> None:
-    def served(name: str, hits: dict[str, int]) -> ArmResult:
-        seen = [RoutedRequest(domain, domain, domain, "v", 10, hits[domain] + i % 2, 1 + i % 2, 0.1, 3 * i + place)
-                for i in range(30) for place, domain in enumerate(hits)]  # fmt: skip
-        return ArmResult(name, seen)
-
-    hits = {"by_language": {"a": 6, "b": 6, "c": 3}, "single": {"a": 5, "b": 3, "c": 3}}
-    arms = {name: served(name, own) for name, own in hits.items()}
-    figures, rows = by_language(arms, {"a": "en", "b": "en", "c": "fi"})
-    assert [row["language"] for row in rows] == ["en", "fi"]
-    assert figures["least_gain_of_learning_by_language"].value == pytest.approx(0.2)
-    assert figures["least_gain_of_language_routes"].value == pytest.approx(0.0)
-    assert rows[0]["gain of routes"].startswith("0.200")
-
-
-def test_arms_are_compared_request_by_request_in_whichever_order_they_finished() -> None:
-    def served(more: int) -> list[RoutedRequest]:
-        return [RoutedRequest("a", "a", "a", "v", 10, i % 7 + more, 1, 0.1, i) for i in range(30)]
-
-    arms = {"by_language": ArmResult("by_language", served(1)), "single": ArmResult("single", served(0)[::-1])}
-    figures, _ = by_language(arms, {"a": "en"})
-    gain = figures["least_gain_of_language_routes"]
-    assert gain.value == pytest.approx(0.1) and gain.error == pytest.approx(0) and gain.count == 10
