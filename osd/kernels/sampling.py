@@ -309,11 +309,11 @@ def judge_trees(
     logits: Floats, q: Floats, tokens: Index, parents: Index, turns: Index, settings: Doubles, tests: Doubles,
     draws: Doubles, path: Index, follows: Index, chances: Floats,
 ) -> None:  # fmt: skip
-    """Accept paths of trees, as :func:`osd.verification.verify_trees.accept_tree_sampled`.
+    """Accept paths of trees, as :func:`osd.verification.rejection_sampling_trees.accept_tree_sampled`.
 
     Takes the target's logits (B, N + 1, V), q (B, Q, V) where children were drawn, Q = 0 else, and the trees' tokens,
     parents and turns, (B, N) each, with tests (B, D + 1, T) and draws (B, D + 1). Sets path (B, D + 1), follows (B,)
-    and chances (B, D + 1) as :class:`osd.verification.verify_trees.TreeVerifyResult` has them; path and
+    and chances (B, D + 1) as :class:`osd.verification.rejection_sampling_trees.TreeVerifyResult` has them; path and
     chances hold −1 and NaN before."""
     width = logits.shape[2]
     r, left = np.empty(width, np.float32), np.empty(width if q.shape[1] else 0, np.float32)

@@ -19,7 +19,7 @@ from torch import Tensor
 from osd.kernels.code_cache import BackgroundCompile, apart
 from osd.logits import RaggedLogits
 from osd.models.llama_forward_compiled import WORTH_COMPILING, Acceptance
-from osd.verification.verify_trees import TreeBatch, TreeVerifyResult
+from osd.verification.rejection_sampling_trees import TreeBatch, TreeVerifyResult
 from osd.verification.warping import Warp
 
 MOST_NUMBERS = 1 << 20
@@ -147,7 +147,7 @@ def judge(
 
 
 def judge_trees(logits: Tensor, forest: TreeBatch, tests: Tensor, draws: Tensor, warp: Warp) -> TreeVerifyResult:
-    """Accept paths of trees as :func:`osd.verification.verify_trees.accept_tree_sampled`, by the target's
+    """Accept paths of trees as :func:`osd.verification.rejection_sampling_trees.accept_tree_sampled`, by the target's
     logits (B, N + 1, V) before ``warp``."""
     compiled: Any = CHOOSING.ready
     path, follows = np.full(draws.shape, -1, np.int64), np.empty(len(logits), np.int64)

@@ -35,7 +35,7 @@ class VerifyResult:
     ``accepted`` if and only if a token was refused."""
     chances: Tensor | None = None
     """(B, G) min(1, p/q) of each drafted token, at the logits that verified it; None where it is not recorded, or where
-    all rows are greedy. See :class:`osd.verification.verify_trees.TreeVerifyResult` for trees."""
+    all rows are greedy. See :class:`osd.verification.rejection_sampling_trees.TreeVerifyResult` for trees."""
     shared: list[list[float]] | None = None
     """(B, G) Σ min(p, q) where each drafted token was verified: how often one drawn there is accepted. Meaningless
     beyond the first that was refused. None where all rows are greedy, and for trees."""

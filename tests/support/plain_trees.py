@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from osd.verification.verify_trees import TreeBatch
+from osd.verification.rejection_sampling_trees import TreeBatch
 
 
 @dataclass

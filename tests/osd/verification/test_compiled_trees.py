@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from osd.verification import compiled_sampling
-from osd.verification.verify_trees import TreeBatch, TreeVerifyResult, accept_tree_sampled
+from osd.verification.rejection_sampling_trees import TreeBatch, TreeVerifyResult, accept_tree_sampled
 from osd.verification.warping import Warp
 from storage.sampling import Sampling
 from tests.osd.verification.test_rejection_sampling_trees import random_tree, tables, two_tokens_follow

@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from osd.draft import Tree
-from osd.verification.verify_trees import (
+from osd.verification.rejection_sampling_trees import (
     TreeBatch,
     TreeVerifyResult,
     accept_tree_greedy,
