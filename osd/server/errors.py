@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar
 
 from storage.errors import BadInput, BadRequest, NotFound, OsdError, StoreError, UnknownRoute, WrongState
@@ -26,6 +27,10 @@ class ApiError(BadInput):
         """Return the body of the answer."""
         code = self.facts.get("code", self.code)
         return {"error": {"message": str(self), "type": self.type, "param": self.facts.get("param"), "code": code}}
+
+    def event(self) -> str:
+        """Return it as a server-sent event, for a stream whose status was sent."""
+        return f"data: {json.dumps(self.body(), ensure_ascii=False)}\n\n"
 
 
 class BodyTooLarge(ApiError):
@@ -102,8 +107,12 @@ class InternalError(ApiError):
 class StoreFailure(ApiError):
     """{reason}"""
 
-    status: ClassVar[int] = 404
     type, code = SERVER, "store_error"
+
+    @property
+    def status(self) -> int:  # type: ignore[override]
+        """The status, which depends on what failed."""
+        return int(self.facts["status"])
 
 
 def as_api_error(error: OsdError) -> ApiError:
@@ -121,8 +130,8 @@ def as_api_error(error: OsdError) -> ApiError:
 
 def other(error: OsdError) -> ApiError:
     """Convert an error that the caller did not cause."""
-    made = StoreFailure(reason=str(error))
-    made.status = 404 if isinstance(error, NotFound) else 409 if isinstance(error, WrongState) else 503  # type: ignore[misc]
+    status = 404 if isinstance(error, NotFound) else 409 if isinstance(error, WrongState) else 503
+    made = StoreFailure(reason=str(error), status=status)
     if isinstance(error, NotFound):
         made.facts["code"] = "not_found"
     elif not isinstance(error, StoreError):

@@ -170,7 +170,7 @@ def serve_several(names: PairNames, settings: Settings, ring: KeyRing, place: Pl
 
 
 def server_parts() -> tuple[Callable[..., int], Callable[..., ApiServer]]:
-    """Import what serves, and what starts the process that answers HTTP. Raises BadSetting where they are not
+    """Import what serves, and what starts the API server process. Raises BadSetting where they are not
     installed."""
     try:
         from osd.server.process.api_server import fork

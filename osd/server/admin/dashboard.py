@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -41,6 +41,21 @@ facts = APIRouter(prefix="/admin/dashboard")
 Seconds = Annotated[float, Query(ge=60, le=400 * DAY)]
 TEXT = ("members", "examples")
 """Facts of proposals that identify requests or contain their text."""
+
+
+def store_of(http: Request) -> Store:
+    """Return the store behind a route."""
+    host: AdminHost = http.app.state.service
+    return host.store
+
+
+def _inside(http: Request) -> LookInside:
+    found: LookInside = http.app.state.inside
+    return found
+
+
+StoreIn = Annotated[Store, Depends(store_of)]
+InsideIn = Annotated[LookInside, Depends(_inside)]
 
 
 @page.get("/")
@@ -85,27 +100,17 @@ def _packed() -> bytes:
     return gzip.compress(_plotly(), 6)
 
 
-def _store(http: Request) -> Store:
-    host: AdminHost = http.app.state.service
-    return host.store
-
-
-def _inside(http: Request) -> LookInside:
-    found: LookInside = http.app.state.inside
-    return found
-
-
 @facts.get("/timeline")
-def acceptance(http: Request, seconds: Seconds = 900) -> dict[str, Any]:
+def acceptance(store: StoreIn, seconds: Seconds = 900) -> dict[str, Any]:
     """Return acceptance by route and time, with marks."""
     at = now()
-    return dict(plain(asdict(timeline(_store(http).db, at - seconds, at))))
+    return dict(plain(asdict(timeline(store.db, at - seconds, at))))
 
 
 @facts.get("/runs")
-def runs(http: Request, limit: Annotated[int, Query(ge=1, le=200)] = 40) -> list[dict[str, Any]]:
+def runs(store: StoreIn, limit: Annotated[int, Query(ge=1, le=200)] = 40) -> list[dict[str, Any]]:
     """Return training runs with their losses, newest first."""
-    return [_run(run) for run in _store(http).runs.list(limit=limit)]
+    return [_run(run) for run in store.runs.list(limit=limit)]
 
 
 def _run(run: TrainingRun) -> dict[str, Any]:
@@ -121,9 +126,8 @@ def _run(run: TrainingRun) -> dict[str, Any]:
 
 
 @facts.get("/routes")
-def routes(http: Request, seconds: Seconds = DAY) -> dict[str, Any]:
+def routes(store: StoreIn, seconds: Seconds = DAY) -> dict[str, Any]:
     """Return routes with their traffic, and the trainer's proposals about them."""
-    store = _store(http)
     traffic = {row.by["route"]: row.as_dict() for row in Answers(store).acceptance(Window(now() - seconds), ["route"])}
     found = [
         {
@@ -149,25 +153,24 @@ def _proposal(store: Store, proposal: RouteProposal) -> dict[str, Any]:
 
 
 @facts.get("/gain")
-def gain(http: Request) -> dict[str, Any]:
+def gain(store: StoreIn) -> dict[str, Any]:
     """Return seconds saved − seconds trained, a row a draft, since the beginning, and when training pays for itself."""
-    answer = Answers(_store(http)).cost()
+    answer = Answers(store).cost()
     how = answer.plain_round and asdict(answer.plain_round)
-    paid = [asdict(row) | {"pays_in_seconds": row.pays_in_seconds} for row in pay_backs(_store(http))]
+    paid = [asdict(row) | {"pays_in_seconds": row.pays_in_seconds} for row in pay_backs(store)]
     return dict(plain({"rows": [row.as_dict() for row in answer.rows], "plain_round": how, "pay_back": paid}))
 
 
 @facts.get("/inside")
-def inside(http: Request) -> dict[str, Any]:
+def inside(held: InsideIn) -> dict[str, Any]:
     """Return the newest requests whose text may be shown."""
-    ring = _inside(http)
-    return {"allowed": ring.allowed, "requests": ring.newest()}
+    return {"allowed": held.allowed, "requests": held.newest()}
 
 
 @facts.get("/inside/{request_id}")
-def look_inside(http: Request, request_id: str) -> dict[str, Any]:
+def look_inside(held: InsideIn, request_id: str) -> dict[str, Any]:
     """Return one request, token by token."""
-    found = _inside(http).show(request_id)
+    found = held.show(request_id)
     if found is None:
         raise HTTPException(404, "That request is no longer held, or its text may not be shown.")
     return found

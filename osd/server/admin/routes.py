@@ -13,14 +13,14 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from osd.server.admin.dashboard import facts, page
+from osd.server.admin.dashboard import StoreIn, facts, page
 from osd.server.admin.snapshots import AdminHost, LookInside, Snapshots
 from osd.server.http.app import ERRORS, bare_app
 from storage.access.trainers import Trainer
 from storage.insights.roster import roster
 from storage.insights.service import Answers
 from storage.outcomes.outcome_window import Window
-from storage.records import DEFAULT_DRAFT, DraftVersion
+from storage.records import DEFAULT_DRAFT
 from storage.sql.drivers import plain
 from storage.sql.spans import DAY
 
@@ -68,9 +68,8 @@ By = Annotated[str, Query(description="route, version, tenant, …, separated by
 
 
 @admin.get("/drafts")
-def drafts(http: Request, draft: str | None = None, everything: Annotated[bool, Query(alias="all")] = False) -> Rows:
+def drafts(store: StoreIn, draft: str | None = None, everything: Annotated[bool, Query(alias="all")] = False) -> Rows:
     """List the versions of every draft, oldest first; with ``all`` those whose weights were deleted, too."""
-    store = _host(http).store
     found, holds, names = (
         store.versions.list(draft, deleted=everything),
         store.decisions.holds(),
@@ -79,7 +78,7 @@ def drafts(http: Request, draft: str | None = None, everything: Annotated[bool, 
     current = {store.versions.current(name).id for name in {one.draft for one in found}}
     return [
         {
-            **_version(one), "current": one.id in current, "names": names.get(one.id, []),
+            **_plain(one), "current": one.id in current, "names": names.get(one.id, []),
             "hold": _plain(holds[one.draft]) if one.draft in holds and holds[one.draft].version == one.id else None,
         }
         for one in found
@@ -87,15 +86,15 @@ def drafts(http: Request, draft: str | None = None, everything: Annotated[bool, 
 
 
 @admin.post("/drafts/promote")
-def promote(http: Request, body: Promotion) -> dict[str, Any]:
+def promote(store: StoreIn, body: Promotion) -> dict[str, Any]:
     """Make a version its draft's current one, and freeze the draft there; servers swap it in between two steps."""
-    return _version(_host(http).store.decisions.promote(body.version))
+    return dict(_plain(store.decisions.promote(body.version)))
 
 
 @admin.post("/drafts/rollback")
-def rollback(http: Request, body: Rollback) -> dict[str, Any]:
+def rollback(store: StoreIn, body: Rollback) -> dict[str, Any]:
     """Take back a draft's current version, and freeze the draft at what is current then; return that."""
-    return _version(_host(http).store.decisions.rollback(body.draft, body.reason, to=body.to))
+    return dict(_plain(store.decisions.rollback(body.draft, body.reason, to=body.to)))
 
 
 class Held(BaseModel):
@@ -107,32 +106,27 @@ class Held(BaseModel):
 
 
 @admin.post("/drafts/pin")
-def pin(http: Request, body: Promotion) -> dict[str, Any]:
+def pin(store: StoreIn, body: Promotion) -> dict[str, Any]:
     """Make a version its draft's current one and hold the draft there: nothing replaces it until it is resumed."""
-    return _version(_host(http).store.decisions.pin(body.version, "pinned over HTTP"))
+    return dict(_plain(store.decisions.pin(body.version, "pinned over HTTP")))
 
 
 @admin.post("/drafts/freeze")
-def freeze(http: Request, body: Held) -> dict[str, Any]:
+def freeze(store: StoreIn, body: Held) -> dict[str, Any]:
     """Hold a draft at what serves: nothing replaces it until it is resumed. Return the hold."""
-    return dict(plain(asdict(_host(http).store.decisions.freeze(body.draft, body.reason))))
+    return dict(_plain(store.decisions.freeze(body.draft, body.reason)))
 
 
 @admin.post("/drafts/resume")
-def resume(http: Request, body: Held) -> dict[str, Any]:
+def resume(store: StoreIn, body: Held) -> dict[str, Any]:
     """Let a held draft learn again; return the hold that was lifted, empty where there was none."""
-    hold = _host(http).store.decisions.resume(body.draft)
-    return dict(plain(asdict(hold))) if hold else {}
-
-
-def _version(version: DraftVersion) -> dict[str, Any]:
-    return dict(plain(asdict(version)))
+    hold = store.decisions.resume(body.draft)
+    return dict(_plain(hold)) if hold else {}
 
 
 @admin.get("/servers")
-def servers(http: Request) -> dict[str, Rows]:
+def servers(store: StoreIn) -> dict[str, Rows]:
     """List serving processes, the versions that servers last reported, trainers, and training runs under way."""
-    store = _host(http).store
     names = sorted({version.draft for version in store.versions.list()})
     serving = [
         {"worker": worker, "draft": name, "version": version}
@@ -152,9 +146,9 @@ class Drain(BaseModel):
 
 
 @admin.post("/servers/drain")
-def drain(http: Request, body: Drain) -> dict[str, Any]:
+def drain(store: StoreIn, body: Drain) -> dict[str, Any]:
     """Drain a serving process, or end its draining."""
-    asked = _host(http).store.workers.ask_drain(body.server, undo=body.undo)
+    asked = store.workers.ask_drain(body.server, undo=body.undo)
     return dict(plain({"server": asked.id, "state": asked.state.value, "drains": asked.drains}))
 
 
@@ -166,21 +160,21 @@ class TrainerName(BaseModel):
 
 
 @admin.post("/trainers/pause")
-def pause(http: Request, body: TrainerName) -> dict[str, Any]:
+def pause(store: StoreIn, body: TrainerName) -> dict[str, Any]:
     """Let a trainer wait: no run begins, and one under way waits."""
-    return _trainer(_host(http).store.trainers.pause(body.trainer))
+    return _trainer(store.trainers.pause(body.trainer))
 
 
 @admin.post("/trainers/resume")
-def go_on(http: Request, body: TrainerName) -> dict[str, Any]:
+def go_on(store: StoreIn, body: TrainerName) -> dict[str, Any]:
     """Let a paused trainer go on."""
-    return _trainer(_host(http).store.trainers.pause(body.trainer, undo=True))
+    return _trainer(store.trainers.pause(body.trainer, undo=True))
 
 
 @admin.post("/trainers/cancel")
-def cancel(http: Request, body: TrainerName) -> dict[str, Any]:
+def cancel(store: StoreIn, body: TrainerName) -> dict[str, Any]:
     """Give up the run under way of a trainer."""
-    return _trainer(_host(http).store.trainers.cancel(body.trainer))
+    return _trainer(store.trainers.cancel(body.trainer))
 
 
 def _trainer(trainer: Trainer) -> dict[str, Any]:
@@ -197,9 +191,9 @@ QUESTIONS: dict[str, Callable[[Answers, Window, list[str]], Any]] = {
 
 
 def _question(name: str) -> Callable[..., Any]:
-    def answer(http: Request, window: In, by: By = "") -> Any:
+    def answer(store: StoreIn, window: In, by: By = "") -> Any:
         groups = [group for group in by.split(",") if group]
-        return _plain(QUESTIONS[name](Answers(_host(http).store), window, groups))
+        return _plain(QUESTIONS[name](Answers(store), window, groups))
 
     answer.__doc__ = f"The same as `osd stats {name}`. Times are Unix seconds."
     return answer
@@ -210,9 +204,9 @@ for _name in QUESTIONS:
 
 
 @admin.get("/stats/change")
-def change(http: Request, version: str, window: Annotated[float, Query(gt=0)] = DAY) -> Any:
+def change(store: StoreIn, version: str, window: Annotated[float, Query(gt=0)] = DAY) -> Any:
     """Compare acceptance before and after a version, ``window`` seconds on either side."""
-    return _plain(Answers(_host(http).store).change(version, window=window))
+    return _plain(Answers(store).change(version, window=window))
 
 
 def _plain(found: Any) -> Any:

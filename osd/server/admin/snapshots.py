@@ -66,6 +66,10 @@ class AdminHost(ABC):
     ready: bool = field(default=True, init=False)
     """False while it drains."""
 
+    def turn(self, ready: bool) -> None:
+        """Take requests, or refuse them from now on."""
+        self.ready = ready
+
     @property
     @abstractmethod
     def model(self) -> str:
@@ -93,28 +97,6 @@ def may_inspect(settings: Settings, ring: KeyRing) -> bool:
     return settings.privacy.learn and settings.privacy.redact is None and ring.local_only and not ring.needed
 
 
-class Live:
-    """The current numbers over all servers of the store. Not thread-safe."""
-
-    def __init__(self, store: Store, lag: float, started: float) -> None:
-        """Read from a store. ``lag`` is seconds an outcome may wait before it is written; ``started`` is Unix
-        seconds."""
-        self._store, self._lag, self._started = store, lag, started
-        self._plain: UndraftedRound | None = None
-        self._asked = -PLAIN_SECONDS
-
-    def look(self) -> dict[str, Any]:
-        """Return the numbers; ``speedup`` is estimated time without a draft ÷ time taken. Raises StoreError."""
-        until = now() - self._lag
-        found = lately(self._store.db, max(until - SECONDS, min(self._started, until - 1)), until)
-        if time.monotonic() - self._asked >= PLAIN_SECONDS:
-            self._plain, self._asked = plain_round(self._store.db, self._store.targets.newest()), time.monotonic()
-        speedup = None
-        if self._plain and found.decode_ms:
-            speedup = found.emitted * self._plain.ms / found.decode_ms
-        return {**asdict(found), "speedup": speedup, "speedup_how": self._plain.how if self._plain else None}
-
-
 class Snapshots:
     """Snapshots, at most one a second, however many watch."""
 
@@ -123,10 +105,11 @@ class Snapshots:
     def __init__(self, host: AdminHost, own: Callable[[int], dict[str, Any]]) -> None:
         """``own`` gives the facts of what serves in this process, told how many servers share the port."""
         self.host, self._own = host, own
-        self._live = Live(host.store, host.settings.storage.flush_seconds, host.started)
         self._lock = threading.Lock()
         self._at = 0.0
         self._newest: dict[str, Any] = {}
+        self._plain: UndraftedRound | None = None
+        self._plain_at = -PLAIN_SECONDS
 
     def take(self) -> dict[str, Any]:
         """Return the newest snapshot; queries the store, so not on the event loop."""
@@ -146,7 +129,19 @@ class Snapshots:
         }  # fmt: skip
         try:
             recent = Answers(self.host.store).acceptance(Window(since=now() - RECENT_SECONDS), ["route"])
-            live = self._live.look()
+            live = self._now()
         except StoreError as error:
             return own | {"store": str(error)}
         return own | {"recent_seconds": RECENT_SECONDS, "routes": [row.as_dict() for row in recent], "live": live}
+
+    def _now(self) -> dict[str, Any]:
+        """Return the rates of the last minute over all servers of the store; ``speedup`` is estimated time without a
+        draft ÷ time taken. Raises StoreError."""
+        store, until = self.host.store, now() - self.host.settings.storage.flush_seconds
+        found = lately(store.db, max(until - SECONDS, min(self.host.started, until - 1)), until)
+        if time.monotonic() - self._plain_at >= PLAIN_SECONDS:
+            self._plain, self._plain_at = plain_round(store.db, store.targets.newest()), time.monotonic()
+        speedup = None
+        if self._plain and found.decode_ms:
+            speedup = found.emitted * self._plain.ms / found.decode_ms
+        return {**asdict(found), "speedup": speedup, "speedup_how": self._plain.how if self._plain else None}

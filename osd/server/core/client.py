@@ -1,36 +1,24 @@
-"""The thread that decodes, as the process that answers HTTP sees it: at the other end of a pair of sockets."""
+"""The engine as the API server process sees it, at the other end of a pair of sockets: a call's requests go over
+together, and their outputs come back to the call."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from starlette.types import Receive
 
 from osd.server.core.ipc import Endpoint
 from osd.server.core.messages import Job, JobOutput, job_output
-from osd.server.errors import ApiError, EngineFailed
+from osd.server.errors import ApiError, Busy, DeadlineExceeded, Draining, EngineFailed
+from storage.records import Request
 
-T = TypeVar("T")
-
-
-class Inbox(Generic[T]):
-    """An asynchronous inbox. Belongs to one event loop."""
-
-    def __init__(self) -> None:
-        self._things: list[T] = []
-        self._ready = asyncio.Event()
-
-    def put(self, thing: T) -> None:
-        """Put a thing in."""
-        self._things.append(thing)
-        self._ready.set()
-
-    async def take(self) -> list[T]:
-        """Take everything that has come, waiting until there is something."""
-        await self._ready.wait()
-        self._ready.clear()
-        things, self._things = self._things, []
-        return things
+Arrived = tuple[int, JobOutput]
+"""The number of a request in its call, and what came for it."""
 
 
 class EngineClient:
@@ -70,3 +58,97 @@ class EngineClient:
                 if output.last:
                     del self._jobs[request_id]
                 job.deliver(output)
+
+
+class Call:
+    """The submitted requests of one call, and what comes back for them. Open it with :func:`calling`."""
+
+    def __init__(self, client: EngineClient, requests: Sequence[Request], top: int | None, pause: float) -> None:
+        self._client, self._open = client, set(range(len(requests)))
+        self._arrived: list[Arrived | None] = []
+        """What was not read yet; None once the client has gone."""
+        self._ready = asyncio.Event()
+        self.jobs = [Job(request, partial(self._put, i), pause, top) for i, request in enumerate(requests)]
+        self.begun = time.perf_counter()
+        self.first: float | None = None
+        """Seconds to the first token."""
+        self.seconds: float | None = None
+        """Seconds to the newest token."""
+        self.emitted = 0
+        self.refused = False
+        """Whether it was refused before it entered the queue."""
+
+    async def outputs(self, key_error: Callable[[], ApiError | None]) -> AsyncIterator[list[Arrived]]:
+        """Yield what comes until every request is finished: the first at once, then in portions. ``key_error`` says
+        whether the caller may still ask.
+
+        Raises ApiError; ends early when the client has gone.
+        """
+        while self._open:
+            some, error = await self._take(), key_error()
+            good: list[Arrived] = []
+            for arrived in some:
+                if arrived is None or (error := error or arrived[1].error):
+                    break
+                self._count(*arrived)
+                good.append(arrived)
+            if good:
+                yield good
+            if error:
+                self.refused = self.first is None and isinstance(error, (Busy, Draining))
+                raise error
+            if None in some:
+                return
+
+    def _put(self, index: int, output: JobOutput) -> None:
+        self._arrived.append((index, output))
+        self._ready.set()
+
+    async def _take(self) -> list[Arrived | None]:
+        """Take everything that has come, waiting until there is something."""
+        await self._ready.wait()
+        self._ready.clear()
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def _count(self, index: int, output: JobOutput) -> None:
+        if output.finish_reason:
+            self._open.discard(index)
+        self.emitted += len(output.tokens)
+        if output.tokens:
+            self.seconds = time.perf_counter() - self.begun
+            self.first = self.seconds if self.first is None else self.first
+
+    async def watch(self, receive: Receive) -> None:
+        """Give up when the client goes."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._arrived.append(None)
+        self._ready.set()
+
+    def end(self, why: ApiError | None = None) -> None:
+        """End the requests that are still running or waiting."""
+        for index in self._open:
+            self._client.end(self.jobs[index], why)
+
+
+@asynccontextmanager
+async def calling(
+    client: EngineClient, receive: Receive, requests: Sequence[Request], *, top: int | None = None,
+    seconds: float | None = None, pause: float = 0.0,
+) -> AsyncIterator[Call]:  # fmt: skip
+    """Submit requests; at the end, after ``seconds``, or when the client goes away, unfinished ones leave the batch.
+
+    ``pause`` is seconds between two portions of tokens. Raises EngineFailed.
+    """
+    call, loop = Call(client, requests, top, pause), asyncio.get_running_loop()
+    client.submit(call.jobs)
+    watching = asyncio.create_task(call.watch(receive))
+    deadline = None if seconds is None else loop.call_later(seconds, call.end, DeadlineExceeded())
+    try:
+        yield call
+    finally:
+        watching.cancel()
+        if deadline:
+            deadline.cancel()
+        call.end()

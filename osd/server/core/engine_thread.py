@@ -1,4 +1,4 @@
-"""The one thread that steps the engine: jobs in and outputs out, straight from and to the process that answers HTTP.
+"""The one thread that steps the engine: jobs in and outputs out, straight from and to the API server process.
 
 It never waits for HTTP, for the database or for the disk. Between two steps it reads its socket and
 writes what is due; nothing of a job passes through this process's event loop, which would take the interpreter from it
@@ -13,20 +13,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import torch
 
 from osd.engine.engine import Engine
 from osd.kernels.host import wake_promptly
-from osd.logits import RaggedLogits, Scores, score
+from osd.logits import RaggedLogits, score
 from osd.sequence import RequestOutput, SequenceState
+from osd.server.core.grammars import GrammarQueue
 from osd.server.core.ipc import Endpoint
-from osd.server.core.messages import Done, EngineJob, api_error, engine_job
+from osd.server.core.messages import EngineJob, api_error, engine_job
 from osd.server.core.queues import FairQueue, Outbox
 from osd.server.errors import ApiError, Busy, Draining, ServerStopped, as_api_error
-from osd.verification.grammar import CompiledGrammar
 from osd.verification.result import VerifyResult
 from storage.errors import OsdError
 
@@ -50,16 +49,15 @@ class EngineThread:
         self.failed: Callable[[], None] = lambda: None
         """Called on the event loop when decoding breaks."""
         self._loop, self._endpoint = asyncio.get_running_loop(), Endpoint(end)
-        self._line: FairQueue[EngineJob] = FairQueue(queue)
+        self._waiting: FairQueue[EngineJob] = FairQueue(queue)
+        self._compiling = GrammarQueue(engine.admission.grammars.prepare)
         self._jobs: dict[str, EngineJob] = {}
         """Those that wait, and those in the engine."""
-        self._outbox: Outbox[EngineJob] = Outbox()
-        self._compiling: list[tuple[list[EngineJob], Future[CompiledGrammar]]] = []
-        """The jobs of calls whose grammar is being compiled, and what becomes of it."""
+        self._outbox = Outbox()
         self._closing = self._ending_all = False
         self._thread = threading.Thread(target=self._work, name="osd-decode", daemon=True)
         self._cores = torch.get_num_threads()
-        self._heeds: dict[str, Callable[..., None]] = {"submit": self._submit, "end": self._end}
+        self._handlers: dict[str, Callable[..., None]] = {"submit": self._submit, "end": self._end}
         engine.listener = self._listen
 
     def start(self) -> None:
@@ -69,7 +67,7 @@ class EngineThread:
     @property
     def waiting(self) -> int:
         """Number of waiting requests."""
-        return len(self._line) + sum(len(jobs) for jobs, _ in self._compiling)
+        return len(self._waiting) + len(self._compiling)
 
     @property
     def running(self) -> int:
@@ -80,6 +78,10 @@ class EngineThread:
     def alive(self) -> bool:
         """Whether it decodes."""
         return self._thread.is_alive()
+
+    def drain(self, drains: bool) -> None:
+        """Refuse new requests, or take them again."""
+        self.draining = drains
 
     def end_all(self) -> None:
         """End every running or waiting request, before the next step."""
@@ -107,12 +109,15 @@ class EngineThread:
 
     def _hear(self) -> None:
         """Handle messages of the other process, waiting for one when idle."""
-        if not (self._line or self.engine.busy):
+        if not (self._waiting or self.engine.busy):
             self._endpoint.wait(COMPILING_SECONDS if self._compiling else IDLE_SECONDS)
         for kind, *what in self._endpoint.take():
-            self._heeds[kind](*what)
-        if self._compiling:
-            self._take_compiled()
+            self._handlers[kind](*what)
+        for jobs, error in self._compiling.take() if self._compiling else ():
+            if error:
+                self._refuse(jobs, as_api_error(error))
+            else:
+                self._queue(jobs)
         if self._ending_all or (self._jobs and not self._endpoint.open):
             self._ending_all = False
             for job in list(self._jobs.values()):
@@ -125,32 +130,17 @@ class EngineThread:
             self._refuse(jobs, Draining(retry_after=5))
         elif grammar := jobs[0].request.grammar:
             self._jobs |= {job.request.id: job for job in jobs}
-            self._compiling.append((jobs, self.engine.admission.grammars.prepare(grammar)))
+            self._compiling.put(grammar, jobs)
         else:
             self._queue(jobs)
-
-    def _take_compiled(self) -> None:
-        """Put the jobs in line whose grammar is compiled by now; refuse those whose grammar cannot be."""
-        waiting, self._compiling = self._compiling, []
-        for jobs, future in waiting:
-            if jobs and not future.done():  # asked once: it may be done by the next look
-                self._compiling.append((jobs, future))
-                continue
-            try:
-                for job in jobs:
-                    job.compiled = future.result()
-            except OsdError as error:
-                self._refuse(jobs, as_api_error(error))
-            else:
-                self._queue(jobs)
 
     def _queue(self, jobs: Sequence[EngineJob]) -> None:
         pushed_out: list[EngineJob] = []
         for number, job in enumerate(jobs):
-            out = self._line.put(job.request.tenant, job)
+            out = self._waiting.put(job.request.tenant, job)
             if out is job or out in jobs:
                 for earlier in jobs[: number + 1]:
-                    self._line.remove(earlier.request.tenant, earlier)
+                    self._waiting.remove(earlier.request.tenant, earlier)
                 self._refuse(jobs, _full())
                 break
             if out:
@@ -172,23 +162,16 @@ class EngineThread:
             self._stop(job, api_error(why))
 
     def _stop(self, job: EngineJob, why: ApiError | None) -> None:
-        if self._line.remove(job.request.tenant, job) or self._leaves_compiling(job):
+        if self._waiting.remove(job.request.tenant, job) or self._compiling.remove(job):
             self._refuse([job], why)
         else:
             job.why = why
             self.engine.cancel(job.request.id)
 
-    def _leaves_compiling(self, job: EngineJob) -> bool:
-        """Remove a job from those whose grammar is being compiled; return whether it was there."""
-        found = next((jobs for jobs, _ in self._compiling if job in jobs), None)
-        if found is not None:
-            found.remove(job)
-        return found is not None
-
     def _begin(self) -> None:
         """Move requests from the queue into the engine, as far as there is room."""
         for _ in range(self.engine.room):
-            if not (job := self._line.take()):
+            if not (job := self._waiting.take()):
                 return
             try:
                 self.engine.submit(job.request)
@@ -199,18 +182,15 @@ class EngineThread:
         for progress in self.engine.step():
             if progress.completion:
                 job = self._jobs.pop(progress.request_id)
-                job.done = Done.of(progress.completion)
+                job.done = progress.completion
                 job.prompt = job.prompt if job.row else progress.completion.prompt_scores
                 self.finished += 1
                 self._due(job)
 
     def _listen(
-        self,
-        rows: Sequence[SequenceState],
-        progress: Sequence[RequestOutput],
-        verdict: VerifyResult,
+        self, rows: Sequence[SequenceState], progress: Sequence[RequestOutput], verdict: VerifyResult,
         scored: RaggedLogits,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Note, as the engine's listener, which requests have begun, and log-probabilities where asked for."""
         for i, row in enumerate(rows):
             job = self._jobs[row.request.id]
@@ -218,7 +198,8 @@ class EngineThread:
                 job.row, job.prompt = row, row.prompt_scores
                 self._outbox.put(job, time.monotonic())
             if job.top is not None:
-                job.score(_scores(job.top, i, progress[i], verdict, scored))
+                tokens = progress[i].tokens
+                job.score(score(scored.at(i, verdict.places(i, 0, len(tokens))), tokens, job.top))
 
     def _due(self, job: EngineJob) -> None:
         self._outbox.put(job, time.monotonic(), urgent=True)
@@ -233,10 +214,6 @@ class EngineThread:
         for job in due:
             if job.request.id in self._jobs:
                 self._outbox.put(job, now, told=told)
-
-
-def _scores(top: int, index: int, step: RequestOutput, verdict: VerifyResult, scored: RaggedLogits) -> Scores:
-    return score(scored.at(index, verdict.places(index, 0, len(step.tokens))), step.tokens, top)
 
 
 def _full() -> Busy:

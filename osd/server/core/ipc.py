@@ -1,4 +1,4 @@
-"""What the process that answers HTTP and the one that decodes say to each other, over a pair of sockets.
+"""A pair of sockets between the API server process and the engine process.
 
 Messages leave together, in one write: on an event loop those that are said between two of its turns, in the thread that
 decodes those of a round. Nobody ever waits for room: what finds none stays here and leaves later, in order.
@@ -7,22 +7,19 @@ decodes those of a round. Nobody ever waits for room: what finds none stays here
 from __future__ import annotations
 
 import asyncio
-import itertools
 import select
 import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from osd.server.core.messages import pack_message, unpack_messages
 
 PORTION = 1 << 18
 """Bytes that are read at a time."""
-ASK, ANSWER = "ask", "answer"
-Heeds = Mapping[str, Callable[..., Any]]
-"""By kind, who is told what belongs to a message."""
+Handlers = Mapping[str, Callable[..., Any]]
+"""By kind, what is called with a message's contents."""
 
 
 class Endpoint:
@@ -36,9 +33,6 @@ class Endpoint:
         self._heard, self._unsent = bytearray(), bytearray()
         self._portion = memoryview(bytearray(PORTION))
         """Where what is read lands; to ask the system for so much memory in each round takes 20 µs."""
-        self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._answering: set[asyncio.Task[None]] = set()
-        self._numbers = itertools.count()
 
     def say(self, kind: str, *what: Any) -> None:
         """Tell the other side, with the next :meth:`send`, which an event loop does by itself; nothing where that has
@@ -72,10 +66,8 @@ class Endpoint:
         if not self._loop:
             self._end.close()
 
-    # a thread
-
     def wait(self, seconds: float) -> None:
-        """Wait until something has come or what was said finds room, but no longer."""
+        """In a thread, wait until something has come or what was said finds room, but no longer."""
         if not self.open:
             time.sleep(seconds)
             return
@@ -83,7 +75,7 @@ class Endpoint:
         self._poll.poll(seconds * 1000)
 
     def take(self) -> list[list[Any]]:
-        """Return every message that is there, its kind first."""
+        """In a thread, return every message that is there, its kind first."""
         count = PORTION
         with suppress(BlockingIOError):
             while self.open and count == PORTION:
@@ -94,23 +86,9 @@ class Endpoint:
                 self._hear(count)
         return list(unpack_messages(self._heard))
 
-    # an event loop
-
-    async def ask(self, kind: str, *what: Any) -> Any:
-        """Return what the other side answers. Raises ConnectionError where it goes meanwhile."""
+    async def listen(self, handlers: Handlers) -> None:
+        """On an event loop, hand on what the other side says until it has gone."""
         assert self._loop is not None
-        number = next(self._numbers)
-        answer = self._asked[number] = self._loop.create_future()
-        self.say(ASK, number, kind, *what)
-        try:
-            return await answer
-        finally:
-            del self._asked[number]
-
-    async def listen(self, heeds: Heeds) -> None:
-        """Hand on what the other side says until it has gone. What is asked is answered by what ``heeds`` awaits."""
-        assert self._loop is not None
-        heeds = {**heeds, ANSWER: self._answered, ASK: partial(self._answer, heeds)}
         while self.open:
             try:
                 count = await self._loop.sock_recv_into(self._end, self._portion)
@@ -118,25 +96,10 @@ class Endpoint:
                 count = 0
             self._hear(count)
             for kind, *what in unpack_messages(self._heard):
-                heeds[kind](*what)
-        for answer in self._asked.values():
-            if not answer.done():
-                answer.set_exception(ConnectionResetError("the other process has ended"))
+                handlers[kind](*what)
         self._loop.remove_writer(self._end)
         self._end.close()
 
     def _hear(self, count: int) -> None:
         self._heard += self._portion[:count]
         self.open = self.open and count > 0
-
-    def _answered(self, number: int, answer: Any) -> None:
-        if (asked := self._asked.get(number)) and not asked.done():
-            asked.set_result(answer)
-
-    def _answer(self, heeds: Heeds, number: int, kind: str, *what: Any) -> None:
-        async def answer() -> None:
-            self.say(ANSWER, number, await heeds[kind](*what))
-
-        answering = asyncio.create_task(answer())
-        self._answering.add(answering)
-        answering.add_done_callback(self._answering.discard)

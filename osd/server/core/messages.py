@@ -30,23 +30,6 @@ ERRORS: dict[str, type[ApiError]] = {
 }
 
 
-class Done(NamedTuple):
-    """How a job ended."""
-
-    length: int
-    """Tokens of the answer."""
-    finish_reason: str
-    route: str
-    steps: tuple[tuple[int, int], ...]
-    """(drafted, accepted) of each round."""
-
-    @classmethod
-    def of(cls, completion: Completion) -> Done:
-        """Return what an answer says of a completion."""
-        steps = tuple((r.drafted, r.accepted) for r in completion.rounds)
-        return cls(len(completion.tokens), completion.finish_reason, completion.route, steps)
-
-
 class JobOutput(NamedTuple):
     """New tokens of a job, of one round or of several, or its end."""
 
@@ -55,8 +38,10 @@ class JobOutput(NamedTuple):
     version: str | None = None
     """The draft version that drafted."""
     route: str | None = None
-    done: Done | None = None
+    finish_reason: str | None = None
     """Set when it is finished."""
+    steps: tuple[tuple[int, int], ...] = ()
+    """(drafted, accepted) of each round, once it is finished."""
     error: ApiError | None = None
     """Why it ended before its end."""
     prompt: Scores | None = None
@@ -65,7 +50,7 @@ class JobOutput(NamedTuple):
     @property
     def last(self) -> bool:
         """Whether nothing comes after it."""
-        return self.done is not None or self.error is not None
+        return self.finish_reason is not None or self.error is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +77,7 @@ class EngineJob:
     """Whether anything has been told, or is about to be."""
     why: ApiError | None = None
     """Why it was ended."""
-    done: Done | None = None
+    done: Completion | None = None
     compiled: CompiledGrammar | None = None
     """Its grammar, which is kept as long as it."""
     row: SequenceState | None = None
@@ -117,15 +102,17 @@ class EngineJob:
 
     def _news(self) -> JobOutput | None:
         row, done = self.row, None if self.why else self.done
-        prompt, self.prompt = self.prompt, None
-        if row is None:
-            return JobOutput(done=done, prompt=prompt) if done else None
-        tokens = tuple(row.tokens[row.prompt_len + self._told :])
+        tokens = tuple(row.tokens[row.prompt_len + self._told :]) if row else ()
         if not tokens and not done:
             return None
         self._told += len(tokens)
-        scores, self._scores = self._scores, None
-        return JobOutput(tokens, scores, row.rounds[-1].draft_version, row.route, done, prompt=prompt)
+        scores, prompt, self._scores, self.prompt = self._scores, self.prompt, None, None
+        version, route = (row.rounds[-1].draft_version, row.route) if row else (None, None)
+        news = JobOutput(tokens, scores, version, route, prompt=prompt)
+        if done is None:
+            return news
+        steps = tuple((each.drafted, each.accepted) for each in done.rounds)
+        return news._replace(route=done.route, finish_reason=done.finish_reason, steps=steps)
 
 
 def pack_message(kind: str, what: tuple[Any, ...]) -> bytes:
@@ -157,28 +144,21 @@ def _with_tuples(said: dict[str, Any]) -> dict[str, Any]:
 
 def job_output(packed: list[Any]) -> JobOutput:
     """Make the output anew."""
-    tokens, scores, version, route, done, error, prompt = packed
-    if done:
-        done = Done(*done)._replace(steps=tuple(map(tuple, done[-1])))
+    tokens, scores, version, route, finish_reason, steps, error, prompt = packed
     scores, prompt = (Scores(*each) if each else None for each in (scores, prompt))
-    return JobOutput(tuple(tokens), scores, version, route, done, api_error(error), prompt)
+    steps = tuple(map(tuple, steps))
+    return JobOutput(tuple(tokens), scores, version, route, finish_reason, steps, api_error(error), prompt)
 
 
 def api_error(packed: list[Any] | None) -> ApiError | None:
     """Make the error anew; None of None."""
-    if packed is None:
-        return None
-    name, status, facts = packed
-    error = ERRORS[name](**facts)
-    if error.status != status:
-        error.status = status  # type: ignore[misc]  # as errors.other does
-    return error
+    return ERRORS[packed[0]](**packed[1]) if packed else None
 
 
 def _plain(thing: Any) -> Any:
     """Return an error as a list, a record as a dictionary."""
     if isinstance(thing, ApiError):
-        return [type(thing).__name__, thing.status, thing.facts]
+        return [type(thing).__name__, thing.facts]
     return {field.name: getattr(thing, field.name) for field in fields(thing)}
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
+
+from osd.server.core.messages import EngineJob
 
 T = TypeVar("T")
 
@@ -70,18 +72,8 @@ EACH, MOST = 0.005, 0.1
 on."""
 
 
-class OutboxReader(Protocol):
-    """A receiver of tokens in portions."""
-
-    pause: float
-    begun: bool
-
-
-R = TypeVar("R", bound=OutboxReader)
-
-
-class Outbox(Generic[R]):
-    """The schedule of messages on new tokens: one costs the HTTP process and its clients the same for one token as for
+class Outbox:
+    """The schedule of messages on new tokens: one costs the API server and its clients the same for one token as for
     ten.
 
     A job's first tokens, its last ones and an error are sent at once; what comes between waits for a tick, ``pause``
@@ -90,13 +82,13 @@ class Outbox(Generic[R]):
     """
 
     def __init__(self) -> None:
-        self._due: dict[R, float] = {}
+        self._due: dict[EngineJob, float] = {}
         """Job -> time at which it is due."""
 
     def __len__(self) -> int:
         return len(self._due)
 
-    def put(self, job: R, now: float, *, urgent: bool = False, told: int = 1) -> None:
+    def put(self, job: EngineJob, now: float, *, urgent: bool = False, told: int = 1) -> None:
         """Schedule a job that has something new at ``now`` (seconds of any clock), when ``told`` jobs receive."""
         if urgent or not job.begun or not job.pause:
             self._due[job], job.begun = now, True
@@ -104,7 +96,7 @@ class Outbox(Generic[R]):
             pause = max(job.pause, min(MOST, EACH * told))
             self._due[job] = (now // pause + 1) * pause
 
-    def take(self, now: float) -> Sequence[R]:
+    def take(self, now: float) -> Sequence[EngineJob]:
         """Return the jobs that are due, in the order in which they were put."""
         due = [job for job, at in self._due.items() if at <= now]
         for job in due:

@@ -1,46 +1,20 @@
-"""OpenAI's routes, and vLLM's additional ones."""
+"""The API's application, and its routes beside completions and chats: OpenAI's, and vLLM's additional ones."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, FastAPI, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
 from osd.server.errors import ApiError
-from osd.server.http.answer import Answer
 from osd.server.http.app import ERRORS, StatusReply, VersionReply, bare_app, let_pages_ask
-from osd.server.http.chat import chat_text
-from osd.server.http.keys import Caller
-from osd.server.http.order import Order, chat_order, check_model, completion_order
+from osd.server.http.chat import chat_routes, chat_text
+from osd.server.http.chat_protocol import ChatFields, Message
+from osd.server.http.completions import completion_routes
+from osd.server.http.protocol import RequestBody, Tokens
+from osd.server.http.requests import check_model, service_of
 from osd.server.http.service import Service
-from osd.server.http.shapes import ChatShape, CompletionShape, Shape
-from osd.server.http.wire import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from storage.distribution import osd_version
-
-
-class Usage(BaseModel):
-    """The numbers of tokens."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class AnswerReply(BaseModel):
-    """A completion or a chat completion."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    system_fingerprint: str | None
-    """The draft version that last served the call."""
-    choices: list[dict[str, Any]]
-    usage: Usage
-    osd: dict[str, Any]
-    metrics: dict[str, Any] | None = None
 
 
 class ModelCard(BaseModel):
@@ -77,36 +51,27 @@ class DetokenizeReply(BaseModel):
 
 api = APIRouter(responses=ERRORS)
 SCOPES = {"/v1/": "infer", "/tokenize": "infer", "/detokenize": "infer", "/metrics": "metrics"}
-STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+
+
+class TokenizeBody(ChatFields):
+    """The body of POST /tokenize: a text, or a chat as the model sees it."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = Field(default=None, min_length=1)
+
+
+class DetokenizeBody(RequestBody):
+    """The body of POST /detokenize."""
+
+    model: str | None = None
+    tokens: Tokens
 
 
 def make_app(service: Service) -> FastAPI:
     """Create the application of the API's port."""
-    return let_pages_ask(bare_app("osd", service, SCOPES, api), service.settings.server.cors_origins)
-
-
-def service_of(http: Request) -> Service:
-    """Return the service that the route belongs to."""
-    found: Service = http.app.state.service
-    return found
-
-
-@api.post("/v1/chat/completions", response_model=AnswerReply, responses=STREAMED)
-async def chat_completions(http: Request, body: ChatBody) -> Response:
-    """Continue a chat."""
-    caller: Caller = http.state.caller
-    return await _serve(http, ChatShape(), chat_order(service_of(http), body, http.headers, caller.tenant))
-
-
-@api.post("/v1/completions", response_model=AnswerReply, responses=STREAMED)
-async def completions(http: Request, body: CompletionBody) -> Response:
-    """Complete a text, or each of several."""
-    caller: Caller = http.state.caller
-    return await _serve(http, CompletionShape(), completion_order(service_of(http), body, http.headers, caller.tenant))
-
-
-async def _serve(http: Request, shape: Shape, order: Order) -> Response:
-    return await Answer(service_of(http), shape, order, http.state.caller).respond(http)
+    app = bare_app("osd", service, SCOPES, completion_routes, chat_routes, api)
+    return let_pages_ask(app, service.settings.server.cors_origins)
 
 
 @api.get("/v1/models")
@@ -155,7 +120,7 @@ def detokenize(http: Request, body: DetokenizeBody) -> DetokenizeReply:
 @api.get("/health", response_model=StatusReply)
 def health(http: Request) -> Response:
     """Return 200 as long as the server decodes."""
-    alive = service_of(http).thread.alive
+    alive = service_of(http).client.alive
     return JSONResponse({"status": "ok"}) if alive else JSONResponse({"status": "failed"}, 503)
 
 
@@ -163,7 +128,7 @@ def health(http: Request) -> Response:
 def ready(http: Request) -> Response:
     """Return 200 as long as the server takes requests: not while it drains."""
     service = service_of(http)
-    if service.ready and service.thread.alive:
+    if service.ready and service.client.alive:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": "draining"}, 503)
 

@@ -37,6 +37,29 @@ class ErrorReply(BaseModel):
     error: ErrorFacts
 
 
+class Usage(BaseModel):
+    """The numbers of tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class AnswerReply(BaseModel):
+    """A completion or a chat completion, for the OpenAPI document: they differ in their choices only."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str | None
+    """The draft version that last served the call."""
+    choices: list[dict[str, Any]]
+    usage: Usage
+    osd: dict[str, Any]
+    metrics: dict[str, Any] | None = None
+
+
 class StatusReply(BaseModel):
     """The answer of GET /health and /ready."""
 
@@ -57,6 +80,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         413: "The body is too large", 429: "Too much at a time", 500: "Decoding failed", 503: "Draining",
     }.items()
 }  # fmt: skip
+STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 metrics = APIRouter()
 
 

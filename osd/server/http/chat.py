@@ -1,4 +1,4 @@
-"""Rendering of a chat's body, and the reading of calls out of its answer, as body and settings ask for it."""
+"""POST /v1/chat/completions: a chat as the model reads it, and the calls of tools in its answer."""
 
 from __future__ import annotations
 
@@ -7,17 +7,47 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
 from osd.chat_template import Chat, ChatTemplate
 from osd.server.errors import ApiError
-from osd.server.http.messages import Message, NamedTool
+from osd.server.http.answer import Answer, Shape
+from osd.server.http.app import ERRORS, STREAMED, AnswerReply
+from osd.server.http.chat_protocol import ChatBody, ChatFields, Message, NamedTool
+from osd.server.http.extras import Delta, Json, TokenText, chat_logprobs
+from osd.server.http.requests import Asked, Prompt, make_order, service_of
 from osd.server.http.service import Service
-from osd.server.http.tool_calls import FORMS, CallReader, hidden_tokens
-from osd.server.http.tool_grammar import tool_grammar
-from osd.server.http.wire import ChatBody, ChatFields
+from osd.server.http.structured import grammar_of
+from osd.server.http.tool_calls import FORMS, CallReader, hidden_tokens, tool_grammar
 from storage.errors import BadRequest, BadSetting
 from storage.sampling import Grammar
 
 log = logging.getLogger(__name__)
+chat_routes = APIRouter(responses=ERRORS)
+
+
+@chat_routes.post("/v1/chat/completions", response_model=AnswerReply, responses=STREAMED)
+async def chat_completions(http: Request, body: ChatBody) -> Response:
+    """Continue a chat."""
+    service = service_of(http)
+    order = make_order(service, http, body, _asked(service, body))
+    return await Answer(service, SHAPE, order, http.state.caller).respond(http)
+
+
+def _asked(service: Service, body: ChatBody) -> Asked:
+    text = chat_text(service.template, body, body.messages)
+    tokens = tuple(service.tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens)))
+    if body.top_logprobs and not body.logprobs:
+        raise ApiError(reason="top_logprobs needs logprobs to be true", param="top_logprobs")
+    return Asked(
+        [Prompt(tokens, last_user_text(body.messages), "messages")],
+        body.max_completion_tokens or body.max_tokens,
+        (body.top_logprobs or 0) if body.logprobs else None,
+        "top_logprobs",
+        grammar_of(body, forced_calls(service, body)),
+        calls=calls_of(service, body),
+    )
 
 
 def read_template(path: Path | None, tokenizer: Any) -> str | None:
@@ -126,3 +156,34 @@ def last_user_text(messages: Sequence[Message]) -> str:
     """Return the newest message of the user, by which the router decides."""
     said = [message.text for message in messages if message.role == "user"]
     return said[-1] if said else messages[-1].text
+
+
+def _choice(index: int, delta: Delta, token_text: TokenText, scored: bool) -> Json:
+    content = delta.text or (None if delta.calls else "")
+    message = {"role": "assistant", "content": content, "refusal": None, **_calls(delta)}
+    return {"index": index, "message": message, **_rest(delta, token_text, scored)}
+
+
+def _part(index: int, delta: Delta, token_text: TokenText, scored: bool, first: bool) -> Json:
+    said = ({"role": "assistant"} if first else {}) | ({"content": delta.text} if first or delta.text else {})
+    said |= _calls(delta, indexed=True)
+    return {"index": index, "delta": said, **_rest(delta, token_text, scored)}
+
+
+def _calls(delta: Delta, *, indexed: bool = False) -> Json:
+    """Return calls of tools, if there are any. A call's later parts have its index and arguments alone."""
+    calls = [
+        ({"index": call.index} if indexed else {})
+        | ({"id": call.id, "type": "function"} if call.id else {})
+        | {"function": ({"name": call.name} if call.name else {}) | {"arguments": call.arguments}}
+        for call in delta.calls
+    ]
+    return {"tool_calls": calls} if calls else {}
+
+
+def _rest(delta: Delta, token_text: TokenText, scored: bool) -> Json:
+    entries = [chat_logprobs(one, token_text) for one in delta.scored]
+    return {"logprobs": {"content": entries, "refusal": None} if scored else None, "finish_reason": delta.finish_reason}
+
+
+SHAPE = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", True, _choice, _part)

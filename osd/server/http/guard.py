@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from osd.server.errors import ApiError, BodyTooLarge, NotAllowed
@@ -58,7 +58,7 @@ class Guard:
         except ApiError as error:
             if status:
                 raise
-            await refuse(error, answer)
+            await JSONResponse(error.body(), error.status, error.headers)(scope, receive, answer)
         finally:
             self.meters.answered(scope, status, 1000 * (time.perf_counter() - begun), state)
 
@@ -109,12 +109,3 @@ def _bounded(receive: Receive, limit: int) -> Receive:
         return message
 
     return bounded
-
-
-async def refuse(error: ApiError, send: Send) -> None:
-    """Answer with an error."""
-    body = json.dumps(error.body()).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    lines = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": lines})
-    await send({"type": "http.response.body", "body": body})

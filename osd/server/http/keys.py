@@ -45,9 +45,10 @@ class Caller:
     """The caller of the API: a key, or anybody where none is needed."""
 
     def __init__(self, key: ApiKey | None = None) -> None:
+        limits = {"requests": key.requests_per_minute, "tokens": key.tokens_per_minute} if key else {}
         self.key = key
-        self.requests = TokenBucket(key.requests_per_minute) if key and key.requests_per_minute else None
-        self.tokens = TokenBucket(key.tokens_per_minute) if key and key.tokens_per_minute else None
+        self.buckets = {what: TokenBucket(limit) for what, limit in limits.items() if limit}
+        """The limits that it has, by what they count."""
 
     @property
     def tenant(self) -> str:
@@ -56,23 +57,24 @@ class Caller:
 
     def let_in(self) -> None:
         """Count a request. Raises Busy."""
-        for bucket, what in ((self.requests, "requests"), (self.tokens, "tokens")):
-            if bucket and (wait := bucket.wait()):
+        for what, bucket in self.buckets.items():
+            if wait := bucket.wait():
                 raise Busy(reason=f"This key may use {bucket.size} {what} a minute.", retry_after=wait)
-        if self.requests:
-            self.requests.take(1)
+        self._take("requests", 1)
 
     def charge(self, tokens: int) -> None:
         """Count tokens that were read and written."""
-        if self.tokens:
-            self.tokens.take(tokens)
+        self._take("tokens", tokens)
+
+    def _take(self, what: str, amount: int) -> None:
+        if what in self.buckets:
+            self.buckets[what].take(amount)
 
     def headers(self) -> dict[str, str]:
         """Return OpenAI's headers on the remaining limits."""
-        kinds = {"requests": self.requests, "tokens": self.tokens}
-        there = {kind: bucket for kind, bucket in kinds.items() if bucket}
-        return {f"x-ratelimit-limit-{kind}": str(bucket.size) for kind, bucket in there.items()} | {
-            f"x-ratelimit-remaining-{kind}": str(max(0, int(bucket.level))) for kind, bucket in there.items()
+        size = {f"x-ratelimit-limit-{what}": str(bucket.size) for what, bucket in self.buckets.items()}
+        return size | {
+            f"x-ratelimit-remaining-{what}": str(max(0, int(bucket.level))) for what, bucket in self.buckets.items()
         }
 
 

@@ -1,4 +1,4 @@
-"""The state behind the API's routes: facts about the model, the decode thread's client, keys, counters."""
+"""The state behind the API's routes: facts about the model, the engine's client, keys, counters."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from osd.chat_template import ChatTemplate
 from osd.engine.detokenizer import Detokenizer
 from osd.server.core.client import EngineClient
+from osd.server.http.extras import TokenText
 from osd.server.http.keys import KeyRing
-from osd.server.http.token_text import TokenText
 from osd.server.http.tool_calls import detect
 from osd.server.metrics.server import Meters
 from storage.records import now
@@ -45,12 +45,17 @@ class Service:
 
     facts: Facts
     settings: Settings
-    thread: EngineClient
+    client: EngineClient
     ring: KeyRing
     meters: Meters
     tokenizer: Any
     measure: Callable[[], Awaitable[bytes]]
     """Produces the body of GET /metrics."""
+    model: str = field(init=False)
+    """The name that clients ask for."""
+    limit: int = field(init=False)
+    """Tokens of a row."""
+    vocab_size: int = field(init=False)
     detokenizer: Detokenizer = field(init=False)
     token_text: TokenText = field(init=False)
     template: ChatTemplate = field(init=False)
@@ -60,24 +65,14 @@ class Service:
     ready: bool = True
     """False while it drains."""
 
+    def turn(self, ready: bool) -> None:
+        """Take requests, or refuse them from now on."""
+        self.ready = ready
+
     def __post_init__(self) -> None:
+        self.model, self.limit, self.vocab_size = self.facts.model, self.facts.limit, self.facts.vocab_size
         self.detokenizer = Detokenizer(self.tokenizer, apart=self.facts.apart)
         self.token_text = TokenText(self.detokenizer)
         self.template = ChatTemplate(self.tokenizer, self.facts.chat_template)
         wanted = self.settings.server
         self.tool_call_parser = wanted.tool_call_parser or detect(self.template, self.tokenizer.all_special_tokens)
-
-    @property
-    def model(self) -> str:
-        """The name that clients ask for."""
-        return self.facts.model
-
-    @property
-    def limit(self) -> int:
-        """Tokens of a row."""
-        return self.facts.limit
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids."""
-        return self.facts.vocab_size

@@ -1,4 +1,4 @@
-"""Calls of tools, read out of an answer's text while it grows.
+"""Calls of tools, read out of an answer's text while it grows; and the grammar of an answer that must call one.
 
 A form says how a family of models writes calls. What begins like a call is held back until it names one of the
 request's tools and its arguments begin: from there on it is a call, whatever follows. What turns out to be none is text
@@ -9,8 +9,9 @@ stream says what a whole answer says, however it was cut.
 from __future__ import annotations
 
 import json
+import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -18,7 +19,10 @@ from typing import Any, NamedTuple
 import regex
 
 from osd.chat_template import TOOL, Chat, ChatTemplate, tool_call
+from osd.server.http.extras import CallDelta, Delta
+from osd.verification.grammar import json_rule
 from storage.errors import BadRequest
+from storage.sampling import Grammar
 
 STRING = r'"(?:[^"\\]|\\.)*+"'
 OBJECT = rf'(?P<object>\{{(?:[^{{}}"]|{STRING}|(?&object))*+\}})'
@@ -64,17 +68,6 @@ FORMS = {
 """The forms by the names of vLLM's ``--tool-call-parser``."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallDelta:
-    """The part of a call that can be shown now."""
-
-    index: int
-    arguments: str = ""
-    id: str | None = None
-    name: str | None = None
-    """Its function; as its id, with the first part alone."""
-
-
 def join_calls(deltas: Iterable[CallDelta]) -> list[CallDelta]:
     """Return one delta for each call."""
     joined: dict[int, CallDelta] = {}
@@ -109,6 +102,12 @@ class ToolCallStream:
             self._content += self._space
         calls = self._calls if self._parallel else [call for call in self._calls if call.index == 0]
         return self._content, join_calls(calls)
+
+    def divide(self, delta: Delta) -> Delta:
+        """Return a delta with the calls in its text as calls."""
+        content, calls = self.push(delta.text, last=delta.finish_reason is not None)
+        reason = "tool_calls" if delta.finish_reason == "stop" and self.count else delta.finish_reason
+        return replace(delta, text=content, finish_reason=reason, calls=calls)
 
     def _start(self, last: bool) -> bool:
         assert self._at_start
@@ -232,3 +231,63 @@ def _reads(form: Form, turn: str, called: dict[str, Any], special: Iterable[str]
         turn = turn.replace(token, "")
     content, calls = ToolCallStream(form, (called["name"],)).push(turn, last=True)
     return not content.strip() and [json.loads(call.arguments) for call in calls] == [called["arguments"]]
+
+
+WORD = re.compile(r"\bBEGIN\b|\bEND\b")
+
+
+class CallForm(NamedTuple):
+    """How a family of models writes calls, in Lark's notation."""
+
+    one: str
+    """A call; ``call`` is its object."""
+    between: str
+    """What stands between two calls."""
+    whole: str = "calls"
+    """An answer of ``calls``."""
+    arguments: str = "arguments"
+    """What the object calls its arguments."""
+    words: Mapping[str, str] = {}
+    """What BEGIN and END stand for: a special token where the tokenizer has it as one, else its letters."""
+
+
+CALL_FORMS = {
+    "hermes": CallForm(r'BEGIN "\n" call "\n" END', r'"\n"', words={"BEGIN": "<tool_call>", "END": "</tool_call>"}),
+    "llama3_json": CallForm("call", '"; "', arguments="parameters"),
+    "mistral": CallForm("call", '", "', 'BEGIN "[" calls "]"', words={"BEGIN": "[TOOL_CALLS]"}),
+}
+"""The forms by the names of :data:`FORMS`."""
+
+
+def tool_grammar(
+    tools: Sequence[tuple[str, Mapping[str, Any] | None]],
+    form: str,
+    tokenizer: Any,
+    *,
+    many: bool = True,
+    field: str = "tool_choice",
+) -> Grammar:
+    """Return the grammar of one call, or of one or more (``many``), of these tools: names with the JSON schemas of
+    their arguments, None for any object. ``field``: what asks for it, for errors."""
+    wanted = CALL_FORMS[form]
+    special = {str(token): number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+    def spelt(found: re.Match[str]) -> str:
+        word = wanted.words[found[0]]
+        return f"<[{special[word]}]>" if word in special else _quoted(word)
+
+    rules = [
+        "start: " + WORD.sub(spelt, wanted.whole),
+        f"calls: one ({wanted.between} one)*" if many else "calls: one",
+        "one: " + WORD.sub(spelt, wanted.one),
+        "call: " + " | ".join(f"call_{number}" for number in range(len(tools))),
+    ]
+    for number, (name, schema) in enumerate(tools):
+        head = f'{{"name": {_quoted(name)}, "{wanted.arguments}": '
+        rules += [f'call_{number}: {_quoted(head)} arguments_{number} "}}"']
+        rules += [f"arguments_{number}: {json_rule(schema or {'type': 'object'})}"]
+    return Grammar("lark", "\n".join(rules), field)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

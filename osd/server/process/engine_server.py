@@ -1,34 +1,29 @@
-"""A server over its own engine: the process that decodes, with the admin port, beside the one that answers HTTP."""
+"""A server over its own engine: the engine process, with the admin port, beside the API server process."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
-
-from fastapi import APIRouter
-from prometheus_client.registry import Collector
 
 from osd.engine.engine import Engine
 from osd.kernels.host import leave_alone
 from osd.models.kv_blocks import BLOCK
 from osd.server.admin.inside import Inside
-from osd.server.admin.snapshots import AdminHost, LookInside, may_inspect
+from osd.server.admin.snapshots import AdminHost, may_inspect
 from osd.server.core.engine_thread import EngineThread
-from osd.server.core.ipc import Endpoint
 from osd.server.http.chat import read_template
 from osd.server.http.keys import KeyRing
 from osd.server.http.service import Facts
 from osd.server.metrics import families as m
-from osd.server.metrics.families import Family, FamilySet
+from osd.server.metrics.families import FamilySet, GroupCollector
 from osd.server.metrics.server import Meters
-from osd.server.process.api_server import ApiServer
+from osd.server.process.api_server import ApiServer, ControlLink
 from osd.server.process.listen import Place
 from osd.server.process.presence import EngineDrafts
-from osd.server.process.server import Server
+from osd.server.process.server import Backend, Server
 from osd.verification.lossy import MODES
 from storage.errors import PairError
 from storage.store import Store
@@ -36,23 +31,21 @@ from storage.store import Store
 log = logging.getLogger(__name__)
 
 MEASURE_SECONDS = 1.0
-"""How long the process for HTTP may take to say what it has measured: less than a peer waits for the two of us."""
+"""How long the API server process may take to say what it has measured: less than a peer waits for the two of us."""
 
 
-class EngineCollector:
+class EngineCollector(GroupCollector):
     """A collector for prometheus_client. It reads a few numbers and never waits for a round."""
+
+    group = m.ENGINE
 
     def __init__(self, engine: Engine, model_name: str = "osd") -> None:
         """Collect from an engine; ``model_name`` is the label that vLLM's metrics carry."""
         self.engine, self.model_name = engine, model_name
 
-    def describe(self) -> Iterable[Family]:
-        """Return the families without samples."""
-        return FamilySet(m.ENGINE).families.values()
-
-    def collect(self) -> Iterable[Family]:
-        """Return all families; without a recorder its four are 0."""
-        families, stats, recorder = FamilySet(m.ENGINE), self.engine.stats, self.engine.recorder
+    def fill(self, families: FamilySet) -> None:
+        """Add the engine's numbers; without a recorder its four are 0."""
+        stats, recorder = self.engine.stats, self.engine.recorder
         pauses, blocks = list(stats.swap_pause_ms), self.engine.reading.blocks
         families.add(m.DROPPED, recorder.dropped if recorder else 0)
         families.add(m.SPILLED, recorder.handover.spilled if recorder else 0)
@@ -76,12 +69,11 @@ class EngineCollector:
         families.add(m.VLLM_CACHE_CONFIG, 1, 0, BLOCK, blocks.most)
         families.add(m.SWAPS, len(pauses))
         families.add(m.SWAP_SECONDS, sum(pauses) / 1000)
-        return families.families.values()
 
 
 @dataclass(slots=True)
 class EngineHost(AdminHost):
-    """The state behind the admin port's routes, in the process that decodes."""
+    """The state behind the admin port's routes, in the engine process."""
 
     engine: Engine
 
@@ -109,7 +101,7 @@ class EngineHost(AdminHost):
 
 
 def facts_of(host: EngineHost) -> Facts:
-    """Return what the process for HTTP must know of the model. Raises BadSetting and PairError."""
+    """Return what the API server process must know of the model. Raises BadSetting and PairError."""
     engine, pair, own = host.engine, host.engine.pair, host.engine.admission.generation
     if pair.tokenizer is None:
         raise PairError(reason="The target's folder has no tokenizer, and a server is asked in text. Add one.")
@@ -120,24 +112,21 @@ def facts_of(host: EngineHost) -> Facts:
     )  # fmt: skip
 
 
-class EngineBackend:
-    """The engine of a server, in this process, and the process that answers HTTP for it."""
-
-    admin_routes: Sequence[APIRouter] = ()
+class EngineBackend(Backend):
+    """The engine of a server, in this process, and the API server process that answers HTTP for it."""
 
     def __init__(self, host: EngineHost, thread: EngineThread, api: ApiServer) -> None:
         engine = host.engine
         assert engine.recorder is not None
-        self.host, self.thread, self.name = host, thread, engine.recorder.worker
-        self.collector: Collector = EngineCollector(engine, host.model)
-        self.inside: LookInside = host.inside()
-        self.drafts: EngineDrafts | None = EngineDrafts(engine)
+        collector, drafts = EngineCollector(engine, host.model), EngineDrafts(engine)
+        super().__init__(engine.recorder.worker, collector, host.inside(), drafts)
+        self.host, self.thread = host, thread
         self._model, self._api, self._listening = facts_of(host), api, asyncio.Event()
-        self._link = Endpoint(api.end, asyncio.get_running_loop())
+        self._link = ControlLink(api.end)
 
     @property
     def listens(self) -> bool:
-        """Whether the process for HTTP listens."""
+        """Whether the API server process listens."""
         return self._listening.is_set()
 
     @property
@@ -146,17 +135,17 @@ class EngineBackend:
         return self.thread.alive and bool(self.thread.running or self.thread.waiting)
 
     async def serve(self, server: Server) -> None:
-        """Decode as long as the process for HTTP lives."""
+        """Decode as long as the API server process lives."""
 
         async def metrics(measured: str) -> str:
-            """Answer GET /metrics for the process for HTTP, which says what it has measured itself."""
+            """Answer GET /metrics for the API server process, which says what it has measured itself."""
             return (await server.exposition.whole(measured.encode())).decode()
 
         self.thread.start()
         self._link.say("begin", self._model)
         await self._link.listen({"listening": self._listening.set, "metrics": metrics})
         if not server.admin.should_exit:
-            log.error("the process for HTTP has ended", extra={"action": "front_ended"})
+            log.error("the API server process has ended", extra={"action": "api_server_ended"})
             server.fail()
 
     def facts(self, servers: int) -> dict[str, Any]:
@@ -164,7 +153,7 @@ class EngineBackend:
         return self.host.facts(servers)
 
     async def measure_api(self) -> bytes | None:
-        """Return what the process for HTTP has measured; None where it does not say in time."""
+        """Return what the API server process has measured; None where it does not say in time."""
         try:
             async with asyncio.timeout(MEASURE_SECONDS):
                 text: str = await self._link.ask("measure")
@@ -177,8 +166,8 @@ class EngineBackend:
         self._link.say("leave")
 
     def drain(self, drains: bool) -> None:
-        """Tell decoding and the process for HTTP that it drains, or serves again."""
-        self.thread.draining = drains
+        """Tell decoding and the API server process that it drains, or serves again."""
+        self.thread.drain(drains)
         self._link.say("ready", not drains)
         if not drains:
             self._link.say("return")
@@ -188,11 +177,11 @@ class EngineBackend:
         self.thread.end_all()
 
     def stop(self, force: bool) -> None:
-        """Tell the process for HTTP to stop listening; with ``force`` without waiting for answers."""
+        """Tell the API server process to stop listening; with ``force`` without waiting for answers."""
         self._link.say("stop", force)
 
     def close(self) -> None:
-        """Wait until decoding and the process for HTTP have ended."""
+        """Wait until decoding and the API server process have ended."""
         self.thread.close()
         self._api.reap()
 

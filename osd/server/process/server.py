@@ -13,8 +13,9 @@ import asyncio
 import contextlib
 import logging
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import uvicorn
 from fastapi import APIRouter, FastAPI
@@ -64,50 +65,56 @@ def listener(app: FastAPI) -> Listener:
     ))  # fmt: skip
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """What decodes for a server: its own engine, or replicas. It answers the API's port."""
 
-    name: str
-    """The server's name in the store."""
-    collector: Collector
-    """What measures it."""
-    inside: LookInside
-    """Its newest requests, token by token."""
-    admin_routes: Sequence[APIRouter]
+    admin_routes: Sequence[APIRouter] = ()
     """Its own routes on the admin port."""
-    drafts: EngineDrafts | None
-    """The drafts in its memory; None where it has none."""
+
+    def __init__(
+        self, name: str, collector: Collector, inside: LookInside, drafts: EngineDrafts | None = None
+    ) -> None:
+        """``name``: the server's in the store. ``collector`` measures it, ``inside`` has its newest requests token by
+        token, ``drafts`` are those in its memory, where it has any."""
+        self.name, self.collector, self.inside, self.drafts = name, collector, inside, drafts
 
     @property
+    @abstractmethod
     def listens(self) -> bool:
         """Whether it answers the API's port."""
 
     @property
+    @abstractmethod
     def busy(self) -> bool:
         """Whether a request runs or waits."""
 
+    @abstractmethod
     def facts(self, servers: int) -> dict[str, Any]:
         """Return what a snapshot shows of it, told how many servers share the port."""
 
-    async def measure_api(self) -> bytes | None:
-        """Return the metrics of the process that answers the API's port, where it is another one."""
-
+    @abstractmethod
     async def serve(self, server: Server) -> None:
         """Answer the API's port until it is stopped."""
 
-    def leave_port(self) -> None:
+    async def measure_api(self) -> bytes | None:
+        """Return the metrics of the process that answers the API's port, where it is another one."""
+        return None
+
+    def leave_port(self) -> None:  # noqa: B027
         """Leave new connections to the others behind the port."""
 
-    def drain(self, drains: bool) -> None:
-        """Refuse new requests, or take them again."""
+    def drain(self, drains: bool) -> None:  # noqa: B027
+        """Refuse new requests, or take them again; the host says so too."""
 
+    @abstractmethod
     def cut_off(self) -> None:
         """End the requests that run."""
 
+    @abstractmethod
     def stop(self, force: bool) -> None:
         """Stop answering; with ``force`` without waiting for answers."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End what was started for it. Waits, so not on the event loop."""
 
 
@@ -235,7 +242,7 @@ class Server:
 
     async def _drain(self) -> None:
         """Refuse what is new, wait for what runs, then end it."""
-        self.host.ready = False  # before the others are asked, who may drain too
+        self.host.turn(False)  # before the others are asked, who may drain too
         if self._asked and self.peers and any(other.serving for other in await self.peers.loads()):
             self.backend.leave_port()
         self._turn(drains=True)
@@ -248,7 +255,7 @@ class Server:
 
     def _turn(self, *, drains: bool) -> None:
         """Tell everybody that it drains, or serves again."""
-        self.host.ready = not drains
+        self.host.turn(not drains)
         self.backend.drain(drains)
         self.presence.turn(WorkerState.DRAINING if drains else WorkerState.SERVING)
         log.info("draining" if drains else "serving again", extra={"action": "draining" if drains else "drain_undone"})

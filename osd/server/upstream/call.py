@@ -19,7 +19,7 @@ from starlette.requests import Request as HttpRequest
 from osd.attached.forwarder import MADE_ANEW
 from osd.server.errors import ApiError
 from osd.server.http.keys import Caller
-from osd.server.http.wire import OsdFields, osd_fields
+from osd.server.http.protocol import OsdFields, osd_fields
 from osd.server.upstream.host import UpstreamHost
 from osd.server.upstream.replicas import Replica
 from router.base import Decision
@@ -130,7 +130,7 @@ async def read_call(host: UpstreamHost, http: HttpRequest, path: str) -> Upstrea
     call.learn = host.may_learn(caller.tenant) and call.fields.learn is not False
     if call.asked is None:
         return call
-    call.hides_usage = caller.tokens is not None and path in COUNTED and _hides_usage(call.asked)
+    call.hides_usage = "tokens" in caller.buckets and path in COUNTED and _hides_usage(call.asked)
     request = Request(
         (), route=call.fields.route, tenant=caller.tenant, language=call.fields.language, text=prompt_text(call.asked)
     )

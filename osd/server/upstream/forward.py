@@ -16,7 +16,6 @@ from yarl import URL
 
 from osd.attached.forwarder import HOP_BY_HOP, while_client_waits
 from osd.server.errors import SERVER, ApiError, DeadlineExceeded, Draining
-from osd.server.http.events import event
 from osd.server.upstream.call import UpstreamCall, can_be_header, read_call
 from osd.server.upstream.host import UpstreamHost
 from osd.server.upstream.replicas import Replica
@@ -237,7 +236,7 @@ class Answering:
     async def end_with(self, error: ApiError) -> None:
         """End a stream with an event that says why; what has begun has its status already."""
         gap = "" if self.tally.whole else "\n\n"
-        await self._send({"type": "http.response.body", "body": (gap + event(error.body())).encode()})
+        await self._send({"type": "http.response.body", "body": (gap + error.event()).encode()})
 
     def account(self) -> None:
         """Charge what the call used, however it ended. A stream that was broken off is charged for its events, and for

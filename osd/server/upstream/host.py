@@ -29,6 +29,10 @@ class UpstreamHost(AdminHost):
     calls: int = 0
     """Calls that run."""
 
+    def end(self, why: ApiError) -> None:
+        """End every call that runs."""
+        self.ended = why
+
     @property
     def model(self) -> str:
         """The name that clients ask for."""

@@ -6,24 +6,19 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter
-from prometheus_client.registry import Collector
-
 from osd.attached.forwarder import forwarding_client
 from osd.kernels.host import leave_alone, wake_promptly
-from osd.server.admin.snapshots import LookInside
 from osd.server.errors import ServerStopped
 from osd.server.http.keys import KeyRing
 from osd.server.metrics import families as m
-from osd.server.metrics.families import Family, FamilySet
+from osd.server.metrics.families import FamilySet, GroupCollector
 from osd.server.metrics.server import Meters
 from osd.server.process.listen import Place, Ports
-from osd.server.process.presence import EngineDrafts
-from osd.server.process.server import Server, listener
+from osd.server.process.server import Backend, Server, listener
 from osd.server.processes import Peers
 from osd.server.upstream.app import make_upstream_app, replicas
 from osd.server.upstream.host import UpstreamHost, upstream_headers
@@ -35,19 +30,17 @@ from storage.settings import Settings
 from storage.store import Store
 
 
-class UpstreamCollector:
+class UpstreamCollector(GroupCollector):
     """A collector for prometheus_client."""
+
+    group = m.UPSTREAM
 
     def __init__(self, pool: ReplicaPool) -> None:
         self.pool = pool
 
-    def describe(self) -> Iterable[Family]:
-        """Return the families without samples."""
-        return FamilySet(m.UPSTREAM).families.values()
-
-    def collect(self) -> Iterable[Family]:
-        """Return all families."""
-        families, pool = FamilySet(m.UPSTREAM), self.pool
+    def fill(self, families: FamilySet) -> None:
+        """Add the replicas' numbers."""
+        pool = self.pool
         for name, replica in list(pool.replicas.items()):
             families.add(m.REPLICA_UP, replica.state.value == "up", name, replica.at.draft)
             families.add(m.REPLICA_RUNNING, replica.running, name)
@@ -58,19 +51,17 @@ class UpstreamCollector:
         for route, count in list(pool.stood_in.items()):
             families.add(m.UPSTREAM_STOOD_IN, count, route)
         families.add(m.UPSTREAM_RETRIES, pool.retries)
-        return families.families.values()
 
 
-class UpstreamBackend:
+class UpstreamBackend(Backend):
     """The replicas of a server."""
 
-    admin_routes: Sequence[APIRouter] = (replicas,)
-    drafts: EngineDrafts | None = None
+    admin_routes = (replicas,)
 
     def __init__(self, host: UpstreamHost) -> None:
-        self.host, self.name = host, f"{socket.gethostname()}:{os.getpid()}"
-        self.collector: Collector = UpstreamCollector(host.pool)
-        self.inside: LookInside = StoredInside(host.store, host.settings, host.ring)
+        inside = StoredInside(host.store, host.settings, host.ring)
+        super().__init__(f"{socket.gethostname()}:{os.getpid()}", UpstreamCollector(host.pool), inside)
+        self.host = host
         self._watch = UpstreamWatch(host)
         self._api = listener(make_upstream_app(host))
 
@@ -88,10 +79,6 @@ class UpstreamBackend:
         """Return what a snapshot shows of the replicas."""
         return {"replicas": [replica.facts() for replica in self.host.pool.replicas.values()]}
 
-    async def measure_api(self) -> bytes | None:
-        """Return nothing: this process answers the API's port."""
-        return None
-
     async def serve(self, server: Server) -> None:
         """Answer the API's port, and watch the replicas."""
         await self._watch.look_at_replicas()
@@ -99,22 +86,13 @@ class UpstreamBackend:
         await self._api.serve([server.place.ports.accepting()])
         watching.cancel()
 
-    def leave_port(self) -> None:
-        """Do nothing: what comes is refused as soon as it drains."""
-
-    def drain(self, drains: bool) -> None:
-        """Do nothing: requests ask the host whether it is ready."""
-
     def cut_off(self) -> None:
         """End the requests that run."""
-        self.host.ended = ServerStopped()
+        self.host.end(ServerStopped())
 
     def stop(self, force: bool) -> None:
         """Stop listening; with ``force`` without waiting for answers."""
         self._api.end(force=force)
-
-    def close(self) -> None:
-        """Do nothing: what was opened is closed with the host."""
 
 
 @asynccontextmanager

@@ -18,6 +18,8 @@ from osd.cli.reference import commands
 from osd.server.admin.dashboard import facts
 from osd.server.admin.routes import admin
 from osd.server.http.api import api
+from osd.server.http.chat import chat_routes
+from osd.server.http.completions import completion_routes
 from osd.server.http.guard import Guard
 from osd.server.http.keys import KeyRing
 from osd.server.metrics.server import Meters
@@ -141,7 +143,8 @@ def test_every_route_that_changes_something_leaves_its_line(filled: Filled) -> N
     filled.store.workers.beat(replace(worker("a", now()), gone_at=now() + 600))
     filled.store.trainers.beat(training(gone_at=now() + 600))
     bodies = posts(filled)
-    routes = [route for group in (admin, facts, api) for route in group.routes if isinstance(route, APIRoute)]
+    groups = (admin, facts, api, chat_routes, completion_routes)
+    routes = [route for group in groups for route in group.routes if isinstance(route, APIRoute)]
     changing = {route.path for route in routes if route.methods - {"GET", "HEAD"}}
     assert changing == INFERENCE | set(bodies), f"say of each what it leaves: {changing ^ INFERENCE ^ set(bodies)}"
     app = FastAPI()

@@ -16,9 +16,9 @@ from osd.engine.stop import StopChecker
 from osd.engine.text_stream import TextStream
 from osd.logits import Scores
 from osd.sequence import SequenceState
-from osd.server.core.messages import Done, JobOutput
-from osd.server.http.choice import Choice, Delta
-from osd.server.http.token_text import TokenText
+from osd.server.core.messages import JobOutput
+from osd.server.http.answer import Choice
+from osd.server.http.extras import Delta, HeldScores, TokenText
 from router.base import Decision
 from storage.records import Request
 from tests.support.models import alone, random_pair
@@ -95,7 +95,7 @@ def answered(tokenizer, request: Request, tokens: list[int], rng: random.Random)
     """What comes of tokens in rounds of one to five, told in portions of rounds."""
     eos, checker = frozenset([END_ID]), StopChecker(tokenizer, frozenset([END_ID]))
     row = SequenceState(request, request, Decision("default", "default"), 1 << 20)
-    choice = Choice(TextStream(Detokenizer(tokenizer), request, eos))
+    choice = Choice(TextStream(Detokenizer(tokenizer), request, eos), HeldScores())
     deltas, told, reason = [], 0, None
     while reason is None:
         size = rng.randrange(1, 6)
@@ -105,8 +105,7 @@ def answered(tokenizer, request: Request, tokens: list[int], rng: random.Random)
             new = row.output[told:]
             told += len(new)
             scores = Scores([-1.0] * len(new), [[7]] * len(new), [[-2.0]] * len(new), [2] * len(new))
-            done = Done(len(row.output), reason, "default", ()) if reason else None
-            deltas.append(choice.take(JobOutput(tuple(new), scores, "v", "default", done)))
+            deltas.append(choice.take(JobOutput(tuple(new), scores, "v", "default", reason)))
     text = checker.text(row)
     assert text is not None
     return Case(request, row.output, reason, deltas, text)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -26,6 +27,18 @@ from tests.support.waiting import PATIENCE, until
 
 READY = re.compile(r"Serving (http://\S+)/v1, admin routes at (http://\S+)/admin")
 Make = Callable[..., tuple[str, ApiKey]]
+
+
+HERE = Path(__file__).parent
+SHARED = ("guarded", "server", "served", "one_replica", "two_replicas")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a server stay on one worker of pytest-xdist (``--dist loadgroup``)."""
+    for item in items:
+        shared = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
+        if shared and HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name} {shared[0]}"))
 
 
 @dataclass
@@ -162,6 +175,7 @@ def pair() -> Pair:
 def plain(pair: Pair) -> Callable[[str, int], str]:
     """The plain reference: greedy text by transformers with the target alone."""
 
+    @cache
     def text(prompt: str, count: int) -> str:
         tokens = torch.tensor([pair.tokenizer.encode(prompt)])
         made = pair.target.module.generate(

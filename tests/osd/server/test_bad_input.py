@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from osd.server.http.chat_protocol import ChatBody
+from osd.server.http.completions import CompletionBody
 from osd.server.http.neutral import IGNORED, NEUTRAL
-from osd.server.http.wire import ChatBody, CompletionBody, SamplingBody
+from osd.server.http.protocol import SamplingBody
 from tests.osd.server.conftest import Server
 from tests.support.waiting import PATIENCE
 

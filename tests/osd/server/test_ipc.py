@@ -24,7 +24,6 @@ from osd.server.core.engine_thread import EngineThread
 from osd.server.core.ipc import Endpoint
 from osd.server.core.messages import (
     ERRORS,
-    Done,
     Job,
     JobOutput,
     api_error,
@@ -35,6 +34,7 @@ from osd.server.core.messages import (
 )
 from osd.server.errors import ApiError, Busy, DeadlineExceeded, EngineFailed, other
 from osd.server.metrics.exposition import added
+from osd.server.process.api_server import ControlLink
 from storage.errors import UnknownRoute, UnknownVersion
 from storage.records import Request
 from storage.sampling import Sampling
@@ -64,9 +64,9 @@ def test_jobs_and_outputs_come_back_as_they_were() -> None:
     assert (job.request, job.pause, job.top) == (request, 0.25, 4)
     for output in [
         JobOutput((4, 5), Scores([-0.5, -1.0], [[4], [5]], [[-0.5], [-float("inf")]], [1, 7]), "v", "r"),
-        JobOutput((4,), None, "v", "r", Done(9, "stop", "r", ((2, 1), (0, 0)))),
-        JobOutput((), done=Done(0, "cancelled", "r", ())),
-        JobOutput((), done=Done(0, "length", "r", ()), prompt=Scores([-0.5], [[]], [[]], [9])),
+        JobOutput((4,), None, "v", "r", "stop", ((2, 1), (0, 0))),
+        JobOutput(finish_reason="cancelled"),
+        JobOutput(finish_reason="length", prompt=Scores([-0.5], [[]], [[]], [9])),
     ]:
         assert job_output(*over(output)) == output
 
@@ -82,11 +82,11 @@ def test_an_error_answers_the_same_on_the_other_side(error: ApiError) -> None:
     assert type(error).__name__ in ERRORS and api_error(*over(None)) is None
 
 
-def ends(body: Callable[[Endpoint, Endpoint], Awaitable[None]]) -> None:
+def ends(body: Callable[[ControlLink, ControlLink], Awaitable[None]]) -> None:
     """Both ends in one event loop."""
 
     async def run() -> None:
-        here, there = (Endpoint(end, asyncio.get_running_loop()) for end in socket.socketpair())
+        here, there = map(ControlLink, socket.socketpair())
         await asyncio.wait_for(body(here, there), 60)
 
     asyncio.run(run())
@@ -95,7 +95,7 @@ def ends(body: Callable[[Endpoint, Endpoint], Awaitable[None]]) -> None:
 def test_messages_arrive_whole_and_in_order_and_questions_are_answered() -> None:
     heard: list[tuple[str, list[Any]]] = []
 
-    async def body(here: Endpoint, there: Endpoint) -> None:
+    async def body(here: ControlLink, there: ControlLink) -> None:
         def heed(kind: str) -> Callable[..., None]:
             return lambda *what: heard.append((kind, list(what)))
 
@@ -179,7 +179,7 @@ def test_log_probabilities_come_where_they_were_asked_for() -> None:
         answers = await asyncio.gather(*(answer(distant, 20 + i, top=i or None, pause=60.0) for i in range(4)))
         for i, pieces in enumerate(answers):
             assert [token for piece in pieces for token in piece.tokens] == wanted[: 20 + i]
-            assert pieces[-1].done and pieces[-1].done.length == 20 + i
+            assert pieces[-1].finish_reason == "length"
         for piece in answers[2]:
             assert piece.scores and len(piece.scores.chosen) == len(piece.tokens) == len(piece.scores.top)
             assert [ids[0] for ids in piece.scores.top_ids] == list(piece.tokens), "greedy: the likeliest"
@@ -203,7 +203,7 @@ def test_who_finds_no_room_or_is_late_is_told_so_and_who_goes_leaves_nothing_beh
         distant.end(late, DeadlineExceeded())
         assert isinstance((await late_inbox.get()).error, DeadlineExceeded)
         distant.end(running)
-        assert (await answer(distant, 2))[-1].done
+        assert (await answer(distant, 2))[-1].finish_reason
         assert thread.running == 0 and not distant._jobs
 
     far(body, queue=8)
@@ -292,4 +292,4 @@ def test_when_http_is_killed_the_server_ends_and_says_so(tmp_path: Path) -> None
             with pytest.raises(httpx.TransportError):
                 list(lines)
         assert server.process.wait(PATIENCE) == 1
-        assert "the process for HTTP has ended" in server.log
+        assert "the API server process has ended" in server.log

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from osd.logits import Scores
-from osd.sequence import SequenceState
-from osd.server.core.messages import Done, EngineJob, JobOutput
+from osd.sequence import Completion, SequenceState
+from osd.server.core.messages import EngineJob, JobOutput
 from osd.server.core.queues import Outbox
 from osd.server.errors import ServerStopped
 from router.base import Decision
@@ -26,7 +26,7 @@ class Somebody:
 
 
 def test_the_first_goes_at_once_and_the_next_wait_for_each_other() -> None:
-    outbox, one = Outbox[Somebody](), Somebody("one")
+    outbox, one = Outbox(), Somebody("one")
     outbox.put(one, 3.0)
     assert outbox.take(3.0) == [one]
     for now in (4.0, 9.0):
@@ -37,7 +37,7 @@ def test_the_first_goes_at_once_and_the_next_wait_for_each_other() -> None:
 
 
 def test_the_last_does_not_wait() -> None:
-    outbox, one, other = Outbox[Somebody](), Somebody("one", begun=True), Somebody("other", begun=True)
+    outbox, one, other = Outbox(), Somebody("one", begun=True), Somebody("other", begun=True)
     outbox.put(one, 3.0)
     outbox.put(other, 3.0)
     outbox.put(one, 4.0, urgent=True)
@@ -46,7 +46,7 @@ def test_the_last_does_not_wait() -> None:
 
 
 def test_all_of_one_pause_are_told_together_and_others_when_it_is_their_time() -> None:
-    outbox = Outbox[Somebody]()
+    outbox = Outbox()
     streams = [Somebody(str(i), begun=True) for i in range(3)]
     whole = Somebody("whole", pause=1000.0, begun=True)
     for now, somebody in enumerate([*streams, whole]):
@@ -58,7 +58,7 @@ def test_all_of_one_pause_are_told_together_and_others_when_it_is_their_time() -
 
 @pytest.mark.parametrize(("told", "pause"), [(1, 0.02), (4, 0.02), (8, 0.04), (16, 0.08), (20, 0.1), (500, 0.1)])
 def test_where_many_are_told_ticks_are_further_apart(told: int, pause: float) -> None:
-    outbox = Outbox[Somebody]()
+    outbox = Outbox()
     stream, whole = Somebody("stream", 0.02, begun=True), Somebody("whole", 1.0, begun=True)
     every_round = Somebody("every round", 0.0, begun=True)
     for one in (stream, whole, every_round):
@@ -70,7 +70,7 @@ def test_where_many_are_told_ticks_are_further_apart(told: int, pause: float) ->
 
 @pytest.mark.parametrize("seed", range(10))
 def test_everybody_is_told_no_later_than_a_pause_after_something_came(seed: int) -> None:
-    chance, outbox, now = random.Random(seed), Outbox[Somebody](), 0.0
+    chance, outbox, now = random.Random(seed), Outbox(), 0.0
     them = [Somebody(str(i), chance.choice([0.0, 0.5, 3.0])) for i in range(4)]
     since: dict[Somebody, float] = {}
     for _ in range(400):
@@ -85,7 +85,8 @@ def test_everybody_is_told_no_later_than_a_pause_after_something_came(seed: int)
 
 
 REQUEST = Request((3,), max_new_tokens=9)
-DONE = Done(3, "length", "sql", ((2, 1),))
+ROUND = Round(2, 2, 1, 2, 0.0, 1.0, "v1")
+DONE = Completion(REQUEST, "sql", (1, 2, 3), None, "length", (ROUND,), (), 0.1)
 
 
 def served(**more: Any) -> EngineJob:
@@ -105,7 +106,7 @@ def test_what_rounds_brought_is_told_as_one_piece() -> None:
     bring(job, (1, 2))
     bring(job, (3,), "v2")
     job.done = DONE
-    assert job.take() == [JobOutput((1, 2, 3), None, "v2", "sql", DONE)]
+    assert job.take() == [JobOutput((1, 2, 3), None, "v2", "sql", "length", ((2, 1),))]
 
 
 def test_what_was_told_is_not_told_again() -> None:
@@ -132,7 +133,7 @@ def test_log_probabilities_of_several_rounds_stay_beside_their_tokens() -> None:
 def test_what_came_before_an_error_is_a_piece_of_its_own() -> None:
     job = served()
     bring(job, (1, 2))
-    job.why, job.done = ServerStopped(), DONE._replace(finish_reason="cancelled")
+    job.why, job.done = ServerStopped(), replace(DONE, finish_reason="cancelled")
     assert job.take() == [JobOutput((1, 2), None, "v1", "sql"), JobOutput(error=job.why)]
     never = EngineJob(REQUEST, why=ServerStopped())
     assert never.take() == [JobOutput(error=never.why)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 from collections import Counter
@@ -12,9 +13,8 @@ from osd.demo import TARGET
 from osd.engine.detokenizer import Detokenizer, half_bytes
 from osd.models.vocabulary import load_tokenizer
 from osd.server.core.queues import FairQueue
+from osd.server.http.extras import TokenText, speculative_decoding
 from osd.server.http.keys import TokenBucket
-from osd.server.http.speculation import speculative_decoding
-from osd.server.http.token_text import TokenText
 from osd.server.process.listen import check_address, is_local, listen
 from storage.errors import BadSetting
 
@@ -106,3 +106,26 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(BadSetting, match=rf"server.port: cannot listen on 127.0.0.1:{port}"):
             listen("127.0.0.1", port, "server.port")
+
+
+@pytest.mark.parametrize("handed_on", [False, True])
+def test_a_streams_first_token_does_not_wait_for_the_client_to_confirm_the_answers_head(handed_on: bool) -> None:
+    """Also where another process opens the port by its number, as servers behind one port do."""
+    bound = listen("127.0.0.1", 0, "server.port")
+    port = socket.socket(fileno=bound.detach()) if handed_on else bound
+
+    async def option() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            taken = writer.get_extra_info("socket")
+            found.set_result(taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async with await asyncio.start_server(connected, sock=port):
+            _, writer = await asyncio.open_connection(*port.getsockname())
+            value = await found
+            writer.close()
+            return value
+
+    assert asyncio.run(option()) == 1

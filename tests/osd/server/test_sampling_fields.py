@@ -15,11 +15,12 @@ import torch
 
 from osd.demo import DRAFT, TARGET
 from osd.models.pair import Pair
-from osd.server.http.sampling_fields import SamplingFields
+from osd.server.http.protocol import SamplingFields
 from tests.osd.server.conftest import Server, serving
 
 PROMPT, COUNT = "SELECT name FROM", 24
 Options = dict[str, Any]
+Made = Callable[..., tuple[str, list[int]]]
 
 
 def presence_and_frequency(prompt: int, presence: float, frequency: float, ids: Any, scores: torch.Tensor) -> Any:
@@ -29,7 +30,7 @@ def presence_and_frequency(prompt: int, presence: float, frequency: float, ids: 
 
 
 @pytest.fixture(scope="module")
-def generated(pair: Pair) -> Callable[..., tuple[str, list[int]]]:
+def generated(pair: Pair) -> Made:
     """The target's text and tokens by transformers, greedy."""
 
     def made(**options: Any) -> tuple[str, list[int]]:
@@ -42,6 +43,12 @@ def generated(pair: Pair) -> Callable[..., tuple[str, list[int]]]:
         return str(pair.tokenizer.decode(own, skip_special_tokens=True)), own
 
     return made
+
+
+@pytest.fixture(scope="module")
+def unchanged(generated: Made) -> tuple[str, list[int]]:
+    """The same without any option."""
+    return generated()
 
 
 def cases(own: list[int], tokenizer: Any) -> dict[str, tuple[Options, Options]]:
@@ -71,14 +78,14 @@ def cases(own: list[int], tokenizer: Any) -> dict[str, tuple[Options, Options]]:
 DRAWN = ("temperature", "top_k", "top_p", "min_p")
 OTHERS = ("seed", "stop", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
 FIELDS = [name for name in SamplingFields.model_fields if name not in OTHERS]
-"""All but those whose tests stand in test_openai_settings.py or below."""
+"""All but those whose tests stand in test_openai_client.py or below."""
 
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_field_does_what_generate_does(
-    server: Server, pair: Pair, generated: Callable[..., tuple[str, list[int]]], field: str
+    server: Server, pair: Pair, generated: Made, unchanged: tuple[str, list[int]], field: str
 ) -> None:
-    plain, own = generated()
+    plain, own = unchanged
     body, options = cases(own, pair.tokenizer)[field]
     asked = {"prompt": PROMPT, "max_tokens": COUNT, "temperature": 0, "seed": 3, **body}
     text, wanted = (server.post("/v1/completions", asked).json()["choices"][0]["text"], generated(**options))
@@ -89,12 +96,12 @@ def test_a_field_does_what_generate_does(
     assert text != other and (field in DRAWN or other == plain or field == "min_tokens")
 
 
-def test_what_ends_an_answer_and_special_tokens(server: Server, pair: Pair, generated: Any) -> None:
+def test_what_ends_an_answer_and_special_tokens(server: Server, pair: Pair, unchanged: tuple[str, list[int]]) -> None:
     def said(**body: Any) -> tuple[str, str]:
         (choice,) = server.post("/v1/completions", {"prompt": PROMPT, "temperature": 0, **body}).json()["choices"]
         return choice["text"], choice["finish_reason"]
 
-    plain, _ = generated()
+    plain, _ = unchanged
     stop = plain[9:12]
     asked = {"stop": stop, "max_tokens": COUNT}
     assert said(**asked)[0] == plain[: plain.index(stop)]
@@ -108,7 +115,7 @@ def test_what_ends_an_answer_and_special_tokens(server: Server, pair: Pair, gene
 
 
 @pytest.mark.long
-def test_the_models_own_ways_are_the_defaults(tmp_path: Path, generated: Callable[..., tuple[str, list[int]]]) -> None:
+def test_the_models_own_ways_are_the_defaults(tmp_path: Path, generated: Made) -> None:
     plain, _ = generated()
     target = tmp_path / "target"
     shutil.copytree(TARGET, target)

@@ -9,7 +9,6 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -21,12 +20,12 @@ from transformers import AddedToken, PreTrainedTokenizerFast
 from osd.engine.engine import Engine
 from osd.server.core.client import EngineClient
 from osd.server.core.engine_thread import EngineThread
-from osd.server.core.messages import Job, JobOutput
+from osd.server.core.grammars import GrammarQueue
+from osd.server.core.messages import EngineJob, Job, JobOutput
 from osd.server.errors import ApiError
+from osd.server.http.completions import CompletionBody
 from osd.server.http.structured import grammar_of
-from osd.server.http.tool_calls import FORMS, ToolCallStream
-from osd.server.http.tool_grammar import CALL_FORMS, tool_grammar
-from osd.server.http.wire import CompletionBody
+from osd.server.http.tool_calls import CALL_FORMS, FORMS, ToolCallStream, tool_grammar
 from osd.verification.grammar import GrammarCompiler, GrammarProcessor
 from storage.errors import BadRequest
 from storage.records import Request
@@ -228,8 +227,7 @@ def test_a_grammar_that_is_compiled_between_two_looks_is_not_lost() -> None:
         def result(self) -> str:
             return "compiled"
 
-    thread, job, queued = EngineThread.__new__(EngineThread), SimpleNamespace(compiled=None), []
-    thread._compiling, thread._queue = [([job], Late())], queued.append
-    thread._take_compiled()
-    thread._take_compiled()
-    assert queued == [[job]] and job.compiled == "compiled" and not thread._compiling
+    waiting, job = GrammarQueue(lambda _: Late()), EngineJob(Request(PROMPT))
+    waiting.put(Grammar("regex", "a", "guided_regex"), [job])
+    assert list(waiting.take()) == [] and len(waiting) == 1
+    assert list(waiting.take()) == [([job], None)] and job.compiled == "compiled" and len(waiting) == 0

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AddedToken, AutoTokenizer
 
@@ -14,14 +14,17 @@ from osd.chat_template import Chat, tool_call
 from osd.demo import TARGET
 from osd.engine.detokenizer import Detokenizer
 from osd.engine.text_stream import TextStream
-from osd.server.core.messages import Done, JobOutput
-from osd.server.http.choice import Choice
-from osd.server.http.tool_calls import FORMS, CallDelta, CallReader, ToolCallStream, detect, hidden_tokens, join_calls
+from osd.server.core.messages import JobOutput
+from osd.server.http.answer import Choice
+from osd.server.http.extras import CallDelta
+from osd.server.http.tool_calls import FORMS, CallReader, ToolCallStream, detect, hidden_tokens, join_calls
 from storage.records import Request
 from tests.support import chat_templates as templates
 from tests.support.chat_templates import template
 
 END = 1
+A_FEW = settings(max_examples=30)
+"""Examples of each form."""
 """The end token of the tokenizer that ships with osd."""
 NAMES = ("weather", "get_time", "f")
 Call = tuple[str, Any]
@@ -96,6 +99,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("write", WRITERS)
+@A_FEW
 @given(before=WORDS, calls=st.lists(CALL, min_size=1, max_size=3), after=WORDS, places=st.lists(st.integers(0, 999)))
 def test_calls_come_back(write: Any, before: str, calls: list[Call], after: str, places: list[int]) -> None:
     before = "" if write is llama else before
@@ -113,6 +117,7 @@ SCRAPPED = st.lists(st.sampled_from(SCRAPS), max_size=14).map("".join)
 
 
 @pytest.mark.parametrize("form", FORMS)
+@A_FEW
 @given(text=SCRAPPED, places=st.lists(st.integers(0, 999)))
 def test_a_stream_says_what_the_whole_says(form: str, text: str, places: list[int]) -> None:
     found = whole(form, text)
@@ -122,6 +127,7 @@ def test_a_stream_says_what_the_whole_says(form: str, text: str, places: list[in
 
 
 @pytest.mark.parametrize("form", FORMS)
+@A_FEW
 @given(text=SCRAPPED)
 def test_one_call_at_most_where_they_are_not_parallel(form: str, text: str) -> None:
     content, calls = whole(form, text)
@@ -193,6 +199,7 @@ SPECIAL = Detokenizer(TOKENIZER)
 
 
 @pytest.mark.parametrize("write", WRITERS)
+@A_FEW
 @given(calls=st.lists(CALL, min_size=1, max_size=2), sizes=st.lists(st.integers(1, 9), min_size=1))
 def test_markers_may_be_special_tokens(write: Any, calls: list[Call], sizes: list[int]) -> None:
     """They are seen, and other special tokens are not; the end token ends the text."""
@@ -202,11 +209,11 @@ def test_markers_may_be_special_tokens(write: Any, calls: list[Call], sizes: lis
     tokens = [*TOKENIZER.encode(f"{before}{write(calls)}<|other|>", add_special_tokens=False), END]
     assert hidden and set(tokens) & hidden and TOKENIZER.convert_tokens_to_ids(form.markers[0]) not in hidden
     stream = TextStream(SPECIAL, Request((5,), skip_special_tokens=False), frozenset([END]), hidden)
-    choice, deltas = Choice(stream, CallReader(form, NAMES, True, hidden)), []
+    choice, deltas = Choice(stream, calls=CallReader(form, NAMES, True, hidden)), []
     while tokens:
         size = sizes[len(deltas) % len(sizes)]
         new, tokens = tuple(tokens[:size]), tokens[size:]
-        deltas.append(choice.take(JobOutput(new, done=None if tokens else Done(0, "stop", "default", ()))))
+        deltas.append(choice.take(JobOutput(new, finish_reason=None if tokens else "stop")))
     assert "".join(delta.text for delta in deltas) == before and deltas[-1].finish_reason == "tool_calls"
     joined = join_calls(call for delta in deltas for call in delta.calls)
     assert [(call.name, json.loads(call.arguments)) for call in joined] == calls

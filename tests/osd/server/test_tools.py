@@ -18,7 +18,7 @@ from tests.osd.server.conftest import Server, serving
 from tests.osd.server.test_tool_calls import special_tokenizer
 from tests.support import chat_templates as templates
 from tests.support import scripted
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, until
 
 TOOLS: Any = [{"type": "function", "function": {
     "name": "weather", "description": "The weather somewhere",
@@ -103,6 +103,19 @@ def ask(client: openai.OpenAI, name: str, *, stream: bool, **options: Any) -> tu
                 assert part.id is part.function.name is None
                 calls[part.index].function.arguments += part.function.arguments
     return content or None, calls, reason
+
+
+def test_a_target_alone_serves_keeps_and_is_listed(served: Server) -> None:
+    asked = {"prompt": "SELECT all users", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    with served.store() as store:
+        before = len(store.samples.recent(limit=99))
+        first, second = (served.post("/v1/completions", asked).json() for _ in range(2))
+        assert first["choices"][0]["text"] == second["choices"][0]["text"] and first["usage"]["completion_tokens"] == 24
+        listed = served.get("/admin/servers").json()
+        assert listed["serving"] == [] and [each["drafts"] for each in listed["workers"]] == [[]], listed
+        assert served.get("/metrics").status_code == served.get("/admin/drafts").status_code == 200
+        until(lambda: len(store.samples.recent(limit=99)) == before + 2, "both are kept")
+        assert store.versions.list() == []
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.osd.server.test_openai_client import *  # noqa: F403
-from tests.osd.server.test_openai_settings import *  # noqa: F403
 from tests.osd.server.test_other_clients import *  # noqa: F403
 
 pytestmark = pytest.mark.long

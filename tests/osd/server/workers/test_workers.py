@@ -16,7 +16,7 @@ import pytest
 
 from tests.osd.server.conftest import Server, serving, start
 from tests.osd.server.test_running import open_stream
-from tests.osd.server.workers.conftest import LONG, alive, ask, fleet, is_running, kill, listed
+from tests.osd.server.workers.conftest import LONG, OPTIONS, alive, ask, fleet, is_running, kill, listed
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
@@ -162,8 +162,10 @@ def _drained_and_taken_back(server: Server, name: str) -> None:
     until(both_answer, "connections come to both")
 
 
-def test_one_worker_drains_and_the_others_serve_on(tmp_path: Path, pair_folder: Path) -> None:
-    with fleet(tmp_path, pair_folder) as server, ExitStack() as stack:
+def test_one_drains_while_the_other_serves_on_until_their_parent_is_killed(tmp_path: Path, pair_folder: Path) -> None:
+    named = ["--target", str(pair_folder / "target"), "--draft", str(pair_folder / "draft"), "--processes", "2"]
+    with serving(tmp_path, *named, **OPTIONS) as server, ExitStack() as stack:
+        until(lambda: len(alive(server)) == 2, "both are listed")
         leaving, staying = sorted(alive(server))
         keeping = stack.enter_context(httpx.Client(base_url=server.url, timeout=PATIENCE))
         assert keeping.post("/v1/completions", json={**LONG, "max_tokens": 2}).status_code == 200
@@ -178,15 +180,8 @@ def test_one_worker_drains_and_the_others_serve_on(tmp_path: Path, pair_folder: 
         until(lambda: not is_running(int(leaving.rpartition(":")[2])), "its process has ended")
         assert "is started in" not in server.log
         until(lambda: server.get("/admin/servers").status_code == 200, "the other answers the admin port")
-
-
-def test_when_the_parent_is_killed_its_children_drain(tmp_path: Path, pair_folder: Path) -> None:
-    named = ["--target", str(pair_folder / "target"), "--draft", str(pair_folder / "draft"), "--processes", "2"]
-    with serving(tmp_path, *named, OSD_FLEET__HEARTBEAT_SECONDS="0.2") as server:
-        until(lambda: len(alive(server)) == 2, "both are listed")
-        pids = [row["pid"] for row in listed(server)]
         kill(server.process.pid)
-        until(lambda: not any(map(is_running, pids)), "they end by themselves")
+        until(lambda: not is_running(int(staying.rpartition(":")[2])), "it drains and ends by itself")
         until(lambda: listed(server) == [], "in order")
 
 

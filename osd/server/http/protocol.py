@@ -1,4 +1,4 @@
-"""The bodies that clients send. An unsupported field is refused unless it changes nothing."""
+"""The fields of bodies that clients send. An unsupported field is refused unless it changes nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import PydanticCustomError
 
 from osd.server.errors import ApiError
-from osd.server.http.messages import Message, NamedTool, Tool
-from osd.server.http.neutral import check_extra, refused
-from osd.server.http.sampling_fields import SamplingFields, Tokens
+from osd.server.http.neutral import check_extra
 from osd.server.http.structured import StructuredFields
+from storage.sampling import Sampling
 
 Count = Annotated[int, Field(ge=0, le=1 << 31)]
+Tokens = list[Count]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Penalty = Annotated[Finite, Field(ge=-2, le=2)]
 Detail: TypeAlias = Literal["off", "summary", "detailed"]
+SEEDS = 1 << 64
 
 
 class RequestBody(BaseModel):
@@ -98,6 +101,62 @@ class StreamOptions(BaseModel):
     """osd counts at the end only."""
 
 
+class SamplingFields(BaseModel):
+    """How tokens are chosen and where the answer ends, with vLLM's names and ranges. What is left out, or null, is the
+    model's own: see `serve.generation_config`."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    temperature: Finite | None = Field(default=None, ge=0, le=2)
+    """Default: the model's own, or 1."""
+    top_p: Finite | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    """Keep the k likeliest tokens; 0 and -1 keep all."""
+    min_p: Finite | None = Field(default=None, ge=0, le=1)
+    """Keep tokens at least so likely as this part of the likeliest one."""
+    seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 63)
+    repetition_penalty: Finite | None = Field(default=None, gt=0)
+    """Above 1, tokens that the prompt or the answer has become less likely."""
+    presence_penalty: Penalty | None = 0.0
+    """Subtracted from the logits of tokens that the answer has."""
+    frequency_penalty: Penalty | None = 0.0
+    """Subtracted from a token's logit for each time that the answer has it."""
+    logit_bias: dict[int, Annotated[Finite, Field(ge=-100, le=100)]] | None = None
+    """Added to the logits of these token ids."""
+    bad_words: list[str] | None = None
+    """Words that do not come."""
+    allowed_token_ids: Tokens | None = None
+    """The only tokens that come."""
+    stop: str | list[str] | None = None
+    include_stop_str_in_output: bool | None = False
+    """Whether the answer ends with the stop string."""
+    skip_special_tokens: bool | None = True
+    """Whether special tokens are left out of the text."""
+    stop_token_ids: Tokens | None = None
+    """End with one of these tokens too."""
+    min_tokens: int | None = Field(default=0, ge=0)
+    """Tokens before which the answer does not end."""
+    ignore_eos: bool | None = False
+    """Continue past the end token."""
+
+    def sampling(self, number: int, temperature: float) -> Sampling:
+        """Return the sampling of choice ``number``; each choice of a seeded call has a seed of its own.
+        ``temperature``: the default one."""
+        return Sampling(
+            temperature=temperature if self.temperature is None else self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=None if self.seed is None else (self.seed + number) % SEEDS,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            logit_bias=self.logit_bias or {},
+            bad_words=tuple(self.bad_words or ()),
+            allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+        )
+
+
 class SamplingBody(RequestBody, SamplingFields, StructuredFields):
     """The fields that completions and chats share."""
 
@@ -111,74 +170,7 @@ class SamplingBody(RequestBody, SamplingFields, StructuredFields):
     """Return the log-probabilities of the prompt's tokens, and of so many of the likeliest at each."""
     osd: OsdFields = OsdFields()
 
-
-class CompletionBody(SamplingBody):
-    """The body of POST /v1/completions."""
-
-    prompt: str | Tokens | list[str] | list[Tokens]
-    """Text or token ids, one prompt or several."""
-    max_tokens: int | None = Field(default=16, ge=0)
-    """0 only with echo or prompt_logprobs."""
-    logprobs: Count | None = None
-    echo: bool | None = False
-    """Whether the prompt stands before the answer, with its log-probabilities where `logprobs` is given."""
-    add_special_tokens: bool = True
-    """Whether the tokenizer adds its own special tokens to texts."""
-
-
-class ChatFields(RequestBody):
-    """The fields that say how a chat is rendered."""
-
-    tools: list[Tool] | None = None
-    """Functions that the model may call."""
-    add_generation_prompt: bool = True
-    """Whether the assistant's next message is begun."""
-    continue_final_message: bool = False
-    """Whether the last message is left open, to be continued; needs add_generation_prompt to be false."""
-    add_special_tokens: bool | None = None
-    """Whether the tokenizer adds its own special tokens. By default it does to a prompt, and not to a chat, whose
-    template does."""
-    documents: list[dict[str, Any]] | None = None
-    """Documents for templates that show them."""
-    chat_template_kwargs: dict[str, Any] | None = None
-    """The chat template's own variables, such as `enable_thinking`."""
-    reasoning_effort: str | None = None
-    """For templates that read it, or `enable_thinking`."""
-
-    @model_validator(mode="after")
-    def _refuse_two_ends(self) -> ChatFields:
-        if self.continue_final_message and self.add_generation_prompt:
-            reason = "a message is either continued or begun; set add_generation_prompt to false"
-            raise refused("invalid_value", "continue_final_message", reason)
-        return self
-
-
-class ChatBody(SamplingBody, ChatFields):
-    """The body of POST /v1/chat/completions."""
-
-    messages: list[Message] = Field(min_length=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    """Overrides max_tokens."""
-    logprobs: bool | None = False
-    top_logprobs: Count | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    """`auto`, the default where there are tools, reads calls out of the answer; `none` leaves them in its text;
-    `required` or a function's name forces calls, whose arguments match the tool's schema."""
-    parallel_tool_calls: bool | None = True
-    """False keeps the first call of an answer only."""
-
-
-class TokenizeBody(ChatFields):
-    """The body of POST /tokenize: a text, or a chat as the model sees it."""
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[Message] | None = Field(default=None, min_length=1)
-
-
-class DetokenizeBody(RequestBody):
-    """The body of POST /detokenize."""
-
-    model: str | None = None
-    tokens: Tokens
+    @property
+    def structured(self) -> bool:
+        """Whether the answer must match something."""
+        return any(getattr(self, name) is not None for name in StructuredFields.model_fields)

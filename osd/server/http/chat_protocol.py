@@ -1,14 +1,15 @@
-"""Messages of a chat and tools, as clients send them."""
+"""The bodies of chats: messages, tools, and how they are rendered."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from osd.server.http.neutral import refused
+from osd.server.http.protocol import Count, RequestBody, SamplingBody
 
 Json: TypeAlias = dict[str, Any]
 
@@ -115,3 +116,46 @@ class NamedTool(BaseModel):
 
     type: Literal["function"] = "function"
     function: NamedFunction
+
+
+class ChatFields(RequestBody):
+    """The fields that say how a chat is rendered."""
+
+    tools: list[Tool] | None = None
+    """Functions that the model may call."""
+    add_generation_prompt: bool = True
+    """Whether the assistant's next message is begun."""
+    continue_final_message: bool = False
+    """Whether the last message is left open, to be continued; needs add_generation_prompt to be false."""
+    add_special_tokens: bool | None = None
+    """Whether the tokenizer adds its own special tokens. By default it does to a prompt, and not to a chat, whose
+    template does."""
+    documents: list[dict[str, Any]] | None = None
+    """Documents for templates that show them."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """The chat template's own variables, such as `enable_thinking`."""
+    reasoning_effort: str | None = None
+    """For templates that read it, or `enable_thinking`."""
+
+    @model_validator(mode="after")
+    def _refuse_two_ends(self) -> ChatFields:
+        if self.continue_final_message and self.add_generation_prompt:
+            reason = "a message is either continued or begun; set add_generation_prompt to false"
+            raise refused("invalid_value", "continue_final_message", reason)
+        return self
+
+
+class ChatBody(SamplingBody, ChatFields):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    """Overrides max_tokens."""
+    logprobs: bool | None = False
+    top_logprobs: Count | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    """`auto`, the default where there are tools, reads calls out of the answer; `none` leaves them in its text;
+    `required` or a function's name forces calls, whose arguments match the tool's schema."""
+    parallel_tool_calls: bool | None = True
+    """False keeps the first call of an answer only."""
