@@ -206,14 +206,14 @@ class EngineThread:
 
     def _tell(self) -> None:
         """Send everything that is due in one message, and schedule the jobs that still decode again."""
-        now, told = time.monotonic(), len(self.engine.rows)
+        now, receivers = time.monotonic(), len(self.engine.rows)
         due = self._outbox.take(now)
         if outputs := [(job.request.id, output) for job in due for output in job.take()]:
             self._endpoint.say("outputs", outputs)
         self._endpoint.send()
         for job in due:
             if job.request.id in self._jobs:
-                self._outbox.put(job, now, told=told)
+                self._outbox.put(job, now, receivers=receivers)
 
 
 def _full() -> Busy:

@@ -88,12 +88,12 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._due)
 
-    def put(self, job: EngineJob, now: float, *, urgent: bool = False, told: int = 1) -> None:
-        """Schedule a job that has something new at ``now`` (seconds of any clock), when ``told`` jobs receive."""
+    def put(self, job: EngineJob, now: float, *, urgent: bool = False, receivers: int = 1) -> None:
+        """Schedule a job that has something new at ``now`` (seconds of any clock), when so many jobs receive."""
         if urgent or not job.begun or not job.pause:
             self._due[job], job.begun = now, True
         elif job not in self._due:
-            pause = max(job.pause, min(MOST, EACH * told))
+            pause = max(job.pause, min(MOST, EACH * receivers))
             self._due[job] = (now // pause + 1) * pause
 
     def take(self, now: float) -> Sequence[EngineJob]:

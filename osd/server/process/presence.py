@@ -38,8 +38,8 @@ class EngineDrafts:
         if swap is None:
             return {}
         digests = {version.id: version.digest for version in swap.serving.copy().values()}
-        seats = self._engine.drafter.loaded_drafts.copy()
-        held = {name: seat.version for name, seat in seats.items()}
+        loaded = self._engine.drafter.loaded_drafts.copy()
+        held = {name: draft.version for name, draft in loaded.items()}
         return {name: {"version": version, "digest": digests.get(version, "")} for name, version in held.items()}
 
     @property

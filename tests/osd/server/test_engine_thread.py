@@ -10,21 +10,22 @@ import pytest
 from osd.engine.engine import Engine
 from osd.server.core.client import EngineClient
 from osd.server.core.engine_thread import EngineThread
-from osd.server.errors import Busy, Draining, EngineFailed, ServerStopped
+from osd.server.core.messages import Job, JobOutput
+from osd.server.errors import Busy, DeadlineExceeded, Draining, EngineFailed, ServerStopped
+from storage.records import Request
 from tests.support.decoding import PROMPT, answer, decoding, ended, make_job
 from tests.support.models import alone, random_pair
 from tests.support.settings import settings_of
 
-SETTINGS = settings_of(gamma__rule="fixed", serve__max_batch=2, serve__max_length=128)
 Body = Callable[[EngineClient, EngineThread], Awaitable[None]]
 
 
-def run(body: Body, *, queue: int = 4, failed: Callable[[], None] = lambda: None) -> Engine:
-    """A thread over random models, as long as the body runs."""
-    engine = Engine(random_pair(), SETTINGS)
+def run(body: Body, *, rows: int = 2, failed: Callable[[], None] = lambda: None) -> Engine:
+    """A thread over random models, as long as the body runs; four requests may wait."""
+    engine = Engine(random_pair(), settings_of(gamma__rule="fixed", serve__max_batch=rows, serve__max_length=512))
 
     async def serve() -> None:
-        async with decoding(engine, queue, failed) as (distant, thread):
+        async with decoding(engine, 4, failed) as (distant, thread):
             await asyncio.wait_for(body(distant, thread), 60)
 
     asyncio.run(serve())
@@ -110,3 +111,66 @@ def test_when_decoding_breaks_everybody_is_told(
 
     run(body, failed=lambda: told.append(True))
     assert told and "decoding failed" in caplog.text
+
+
+def test_log_probabilities_come_where_they_were_asked_for() -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
+        wanted = alone(thread.engine.pair.target.module, PROMPT, 24)
+        answers = await asyncio.gather(*(answer(distant, 20 + i, top=i or None, pause=60.0) for i in range(4)))
+        for i, pieces in enumerate(answers):
+            assert [token for piece in pieces for token in piece.tokens] == wanted[: 20 + i]
+            assert pieces[-1].finish_reason == "length"
+        for piece in answers[2]:
+            assert piece.scores and len(piece.scores.chosen) == len(piece.tokens) == len(piece.scores.top)
+            assert [ids[0] for ids in piece.scores.top_ids] == list(piece.tokens), "greedy: the likeliest"
+        assert not any(piece.scores for piece in answers[0])
+        assert len(answers[0]) == 2, "what the first round brought, and a minute's rest together"
+
+    run(body, rows=1)
+
+
+def test_who_is_late_is_told_so_and_who_goes_leaves_nothing_behind() -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
+        (running, _), (late, late_inbox) = make_job(400), make_job(400)
+        distant.submit([running])
+        distant.submit([late])
+        while thread.running == 0:
+            await asyncio.sleep(0.001)
+        distant.end(late, DeadlineExceeded())
+        assert isinstance((await late_inbox.get()).error, DeadlineExceeded)
+        distant.end(running)
+        assert (await answer(distant, 2))[-1].finish_reason
+        assert thread.running == 0 and not distant._jobs
+
+    run(body, rows=1)
+
+
+def test_what_came_before_a_deadline_is_still_shown() -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
+        job, inbox = make_job(400, pause=60.0)
+        distant.submit([job])
+        first = await inbox.get()
+        row = next(iter(thread._jobs.values())).row
+        while not row or len(row.output) == len(first.tokens):
+            await asyncio.sleep(0.001)
+        distant.end(job, DeadlineExceeded())
+        [held, last] = await ended(inbox)
+        assert first.tokens and held.tokens and not held.last and isinstance(last.error, DeadlineExceeded)
+
+    run(body, rows=1)
+
+
+def test_when_http_goes_nobody_decodes_for_it() -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
+        told: list[JobOutput] = []
+        distant.submit([Job(Request(PROMPT, max_new_tokens=400), told.append) for _ in range(3)])
+        while thread.running == 0:
+            await asyncio.sleep(0.001)
+        distant._endpoint.close()
+        while thread.running or thread.waiting or distant.alive:
+            await asyncio.sleep(0.001)
+        assert len([piece for piece in told if isinstance(piece.error, EngineFailed)]) == 3
+        with pytest.raises(EngineFailed):
+            distant.submit([])
+
+    run(body, rows=1)

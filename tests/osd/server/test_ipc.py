@@ -16,15 +16,11 @@ import httpx
 import psutil
 import pytest
 
-from osd.engine.engine import Engine
 from osd.logits import Scores
 from osd.server import errors
-from osd.server.core.client import EngineClient
-from osd.server.core.engine_thread import EngineThread
 from osd.server.core.ipc import Endpoint
 from osd.server.core.messages import (
     ERRORS,
-    Job,
     JobOutput,
     api_error,
     engine_job,
@@ -39,9 +35,6 @@ from storage.errors import UnknownRoute, UnknownVersion
 from storage.records import Request
 from storage.sampling import Sampling
 from tests.osd.server.conftest import Server, serving
-from tests.support.decoding import PROMPT, answer, decoding, ended, make_job
-from tests.support.models import alone, random_pair
-from tests.support.settings import settings_of
 from tests.support.waiting import PATIENCE, until
 
 LONG = {"prompt": "def add(a, b):", "max_tokens": 1800, "ignore_eos": True, "temperature": 0, "stream": True}
@@ -162,84 +155,6 @@ def test_a_thread_speaks_with_an_event_loop_and_waits_for_nobody() -> None:
     thread.close()
 
 
-def far(body: Callable[[EngineClient, EngineThread], Awaitable[None]], *, queue: int = 4) -> None:
-    """A thread over random models of one row, seen from the other end of a link."""
-    engine = Engine(random_pair(), settings_of(gamma__rule="fixed", serve__max_batch=1, serve__max_length=512))
-
-    async def run() -> None:
-        async with decoding(engine, queue) as (distant, thread):
-            await asyncio.wait_for(body(distant, thread), 60)
-
-    asyncio.run(run())
-
-
-def test_log_probabilities_come_where_they_were_asked_for() -> None:
-    async def body(distant: EngineClient, thread: EngineThread) -> None:
-        wanted = alone(thread.engine.pair.target.module, PROMPT, 24)
-        answers = await asyncio.gather(*(answer(distant, 20 + i, top=i or None, pause=60.0) for i in range(4)))
-        for i, pieces in enumerate(answers):
-            assert [token for piece in pieces for token in piece.tokens] == wanted[: 20 + i]
-            assert pieces[-1].finish_reason == "length"
-        for piece in answers[2]:
-            assert piece.scores and len(piece.scores.chosen) == len(piece.tokens) == len(piece.scores.top)
-            assert [ids[0] for ids in piece.scores.top_ids] == list(piece.tokens), "greedy: the likeliest"
-        assert not any(piece.scores for piece in answers[0])
-        assert len(answers[0]) == 2, "what the first round brought, and a minute's rest together"
-
-    far(body)
-
-
-def test_who_finds_no_room_or_is_late_is_told_so_and_who_goes_leaves_nothing_behind() -> None:
-    async def body(distant: EngineClient, thread: EngineThread) -> None:
-        (running, _), (late, late_inbox) = make_job(400), make_job(400)
-        distant.submit([running])
-        distant.submit([late])
-        while thread.running == 0:
-            await asyncio.sleep(0.001)
-        crowd = [make_job(2) for _ in range(9)]
-        distant.submit([one for one, _ in crowd])
-        for _, inbox in crowd:
-            assert isinstance((await inbox.get()).error, Busy)
-        distant.end(late, DeadlineExceeded())
-        assert isinstance((await late_inbox.get()).error, DeadlineExceeded)
-        distant.end(running)
-        assert (await answer(distant, 2))[-1].finish_reason
-        assert thread.running == 0 and not distant._jobs
-
-    far(body, queue=8)
-
-
-def test_what_came_before_a_deadline_is_still_shown() -> None:
-    async def body(distant: EngineClient, thread: EngineThread) -> None:
-        job, inbox = make_job(400, pause=60.0)
-        distant.submit([job])
-        first = await inbox.get()
-        row = next(iter(thread._jobs.values())).row
-        while not row or len(row.output) == len(first.tokens):
-            await asyncio.sleep(0.001)
-        distant.end(job, DeadlineExceeded())
-        [held, last] = await ended(inbox)
-        assert first.tokens and held.tokens and not held.last and isinstance(last.error, DeadlineExceeded)
-
-    far(body)
-
-
-def test_when_http_goes_nobody_decodes_for_it() -> None:
-    async def body(distant: EngineClient, thread: EngineThread) -> None:
-        told: list[JobOutput] = []
-        distant.submit([Job(Request(PROMPT, max_new_tokens=400), told.append) for _ in range(3)])
-        while thread.running == 0:
-            await asyncio.sleep(0.001)
-        distant._endpoint.close()
-        while thread.running or thread.waiting or distant.alive:
-            await asyncio.sleep(0.001)
-        assert len([piece for piece in told if isinstance(piece.error, EngineFailed)]) == 3
-        with pytest.raises(EngineFailed):
-            distant.submit([])
-
-    far(body)
-
-
 def test_what_two_processes_count_is_added_up() -> None:
     one = (
         "# TYPE osd_http_requests_total counter\n"
@@ -257,10 +172,10 @@ def test_what_two_processes_count_is_added_up() -> None:
     assert 'osd_http_requests_created{path="/metrics"} 60.0' in lines
 
 
-def front_of(server: Server) -> psutil.Process:
-    """The process for HTTP; beside it there may be one that compiles."""
-    [front] = [child for child in psutil.Process(server.process.pid).children() if "-c" not in child.cmdline()]
-    return front
+def api_server_of(server: Server) -> psutil.Process:
+    """The API server process; beside it there may be one that compiles."""
+    [found] = [child for child in psutil.Process(server.process.pid).children() if "-c" not in child.cmdline()]
+    return found
 
 
 @contextmanager
@@ -274,21 +189,22 @@ def stream_of(server: Server) -> Iterator[Iterator[str]]:
 
 def test_when_decoding_is_killed_whoever_waits_is_told_and_nothing_stays_behind(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
-        front = front_of(server)
+        api_server = api_server_of(server)
         with stream_of(server) as lines:
             os.kill(server.process.pid, signal.SIGKILL)
             rest = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         assert rest[-1]["error"]["code"] == "engine_failed"
-        until(lambda: not front.is_running() or front.status() == psutil.STATUS_ZOMBIE, "its other process ends")
+        gone = lambda: not api_server.is_running() or api_server.status() == psutil.STATUS_ZOMBIE  # noqa: E731
+        until(gone, "its other process ends")
         with pytest.raises(httpx.TransportError):
             server.get("/health")
 
 
 def test_when_http_is_killed_the_server_ends_and_says_so(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
-        front = front_of(server)
+        api_server = api_server_of(server)
         with stream_of(server) as lines:
-            front.kill()
+            api_server.kill()
             with pytest.raises(httpx.TransportError):
                 list(lines)
         assert server.process.wait(PATIENCE) == 1

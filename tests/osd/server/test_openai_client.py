@@ -213,13 +213,6 @@ def test_there_are_as_many_logprobs_as_tokens(
     assert (len(tokens) == 200) is ignore_eos and not (stop and "a" in text)
 
 
-def test_text_offsets_lead_to_the_tokens(client: openai.OpenAI) -> None:
-    made = client.completions.create(model="target", prompt=PROMPTS[0], max_tokens=20, temperature=0, logprobs=0)
-    choice = made.choices[0]
-    for word, offset in zip(choice.logprobs.tokens, choice.logprobs.text_offset, strict=True):
-        assert choice.text[offset:].startswith(word)
-
-
 def test_many_at_once_get_their_own_answers(server: Server, plain: Plain) -> None:
     async def ask() -> list[str]:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=PATIENCE) as client:

@@ -62,7 +62,7 @@ def test_where_many_are_told_ticks_are_further_apart(told: int, pause: float) ->
     stream, whole = Somebody("stream", 0.02, begun=True), Somebody("whole", 1.0, begun=True)
     every_round = Somebody("every round", 0.0, begun=True)
     for one in (stream, whole, every_round):
-        outbox.put(one, 0.001, told=told)
+        outbox.put(one, 0.001, receivers=told)
     assert outbox.take(0.001) == [every_round]
     assert outbox.take(pause - 0.001) == [] and outbox.take(pause) == [stream]
     assert outbox.take(1.0) == [whole]

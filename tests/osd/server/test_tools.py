@@ -65,9 +65,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     script = {len(tokens(prompt(name))): [*tokens(said), 1] for name, said in SAID.items()}
     target = scripted.written(folder / "target", scripted.scripted(script, len(tokenizer), end=1), tokenizer)
     template = templates.written(folder, templates.HERMES)
-    with serving(
-        folder / "server", "--target", target, "--drafter", "lookup", OSD_SERVER__CHAT_TEMPLATE=template
-    ) as made:
+    variables = {"OSD_SERVER__CHAT_TEMPLATE": template, "OSD_STORAGE__FLUSH_SECONDS": "0.1"}
+    with serving(folder / "server", "--target", target, "--drafter", "lookup", **variables) as made:
         yield made
 
 
