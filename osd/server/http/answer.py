@@ -17,9 +17,9 @@ from osd.engine.text_stream import TextStream
 from osd.server.core.client import Arrived, Call, calling
 from osd.server.core.messages import JobOutput
 from osd.server.errors import ApiError
-from osd.server.http.extras import Delta, HeldScores, Json, PromptEcho, TokenText, speculative_decoding
+from osd.server.http.answer_parts import Delta, HeldScores, Json, PromptEcho, TokenText, speculative_decoding
 from osd.server.http.keys import Caller
-from osd.server.http.requests import Order
+from osd.server.http.order import Order
 from osd.server.http.service import Service
 from osd.server.http.tool_calls import CallReader, join_calls
 from storage.records import new_id, now

@@ -11,8 +11,8 @@ from osd.server.http.app import ERRORS, StatusReply, VersionReply, bare_app, let
 from osd.server.http.chat import chat_routes, chat_text
 from osd.server.http.chat_protocol import ChatFields, Message
 from osd.server.http.completions import completion_routes
+from osd.server.http.order import check_model, service_of
 from osd.server.http.protocol import RequestBody, Tokens
-from osd.server.http.requests import check_model, service_of
 from osd.server.http.service import Service
 from storage.distribution import osd_version
 

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from osd.chat_template import Chat, ChatTemplate
 from osd.server.errors import ApiError
 from osd.server.http.answer import Answer, Shape
+from osd.server.http.answer_parts import Delta, Json, TokenText, chat_logprobs
 from osd.server.http.app import ERRORS, STREAMED, AnswerReply
 from osd.server.http.chat_protocol import ChatBody, ChatFields, Message, NamedTool
-from osd.server.http.extras import Delta, Json, TokenText, chat_logprobs
-from osd.server.http.requests import Asked, Prompt, make_order, service_of
+from osd.server.http.order import Asked, Prompt, make_order, service_of
 from osd.server.http.service import Service
 from osd.server.http.structured import grammar_of
 from osd.server.http.tool_calls import FORMS, CallReader, hidden_tokens, tool_grammar

@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from osd.server.errors import ApiError
 from osd.server.http.answer import Answer, Shape
+from osd.server.http.answer_parts import Delta, Json, TokenText, completion_logprobs
 from osd.server.http.app import ERRORS, STREAMED, AnswerReply
-from osd.server.http.extras import Delta, Json, TokenText, completion_logprobs
+from osd.server.http.order import Asked, Prompt, make_order, service_of
 from osd.server.http.protocol import Count, SamplingBody, Tokens
-from osd.server.http.requests import Asked, Prompt, make_order, service_of
 from osd.server.http.service import Service
 from osd.server.http.structured import grammar_of
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from osd.chat_template import ChatTemplate
 from osd.engine.detokenizer import Detokenizer
 from osd.server.core.client import EngineClient
-from osd.server.http.extras import TokenText
+from osd.server.http.answer_parts import TokenText
 from osd.server.http.keys import KeyRing
 from osd.server.http.tool_calls import detect
 from osd.server.metrics.server import Meters

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import regex
 
 from osd.chat_template import TOOL, Chat, ChatTemplate, tool_call
-from osd.server.http.extras import CallDelta, Delta
+from osd.server.http.answer_parts import CallDelta, Delta
 from osd.verification.grammar import json_rule
 from storage.errors import BadRequest
 from storage.sampling import Grammar

@@ -18,7 +18,7 @@ from osd.logits import Scores
 from osd.sequence import SequenceState
 from osd.server.core.messages import JobOutput
 from osd.server.http.answer import Choice
-from osd.server.http.extras import Delta, HeldScores, TokenText
+from osd.server.http.answer_parts import Delta, HeldScores, TokenText
 from router.base import Decision
 from storage.records import Request
 from tests.support.models import alone, random_pair

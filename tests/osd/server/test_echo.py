@@ -11,7 +11,7 @@ import torch
 from osd.demo import TARGET
 from osd.engine.detokenizer import Detokenizer
 from osd.models.pair import Pair, load_tokenizer
-from osd.server.http.extras import prompt_offsets
+from osd.server.http.answer_parts import prompt_offsets
 from tests.osd.server.conftest import Server
 from tests.osd.server.test_openai_client import PROMPTS, Plain, framed
 

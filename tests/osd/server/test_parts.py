@@ -13,7 +13,7 @@ from osd.demo import TARGET
 from osd.engine.detokenizer import Detokenizer, half_bytes
 from osd.models.vocabulary import load_tokenizer
 from osd.server.core.queues import FairQueue
-from osd.server.http.extras import TokenText, speculative_decoding
+from osd.server.http.answer_parts import TokenText, speculative_decoding
 from osd.server.http.keys import TokenBucket
 from osd.server.process.listen import check_address, is_local, listen
 from storage.errors import BadSetting

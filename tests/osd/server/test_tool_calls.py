@@ -16,7 +16,7 @@ from osd.engine.detokenizer import Detokenizer
 from osd.engine.text_stream import TextStream
 from osd.server.core.messages import JobOutput
 from osd.server.http.answer import Choice
-from osd.server.http.extras import CallDelta
+from osd.server.http.answer_parts import CallDelta
 from osd.server.http.tool_calls import FORMS, CallReader, ToolCallStream, detect, hidden_tokens, join_calls
 from storage.records import Request
 from tests.support import chat_templates as templates
