@@ -10,19 +10,14 @@ import typer
 
 from osd.cli.context import CommandContext
 from osd.cli.options import Moment, Newest
-from osd.cli.out import NOTHING, Column, Output, print_json, print_table, when
+from osd.cli.out import NOTHING, Output, columns, print_json, print_table, when
 
 if TYPE_CHECKING:
     from storage.sql.audit import AuditEntry
 
-COLUMNS = (
-    Column("at", "when", when, whole=True),
-    Column("who", "who", whole=True),
-    Column("origin", "from", lambda origin: origin or NOTHING),
-    Column("action", "what", whole=True),
-    Column("subject", "about", whole=True),
-    Column("change", "before → after"),
-)
+COLUMNS = columns(
+    at="when", who="who", origin="from", action="what", subject="about", change="before → after",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

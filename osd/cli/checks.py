@@ -1,4 +1,4 @@
-"""The checks of `osd doctor`. Each returns findings and never raises."""
+"""The checks of `osd doctor`: the machine and the store. Each yields findings and never raises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,29 +18,62 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 from osd.cli.context import CommandContext
-from osd.cli.finding import BROKEN, OK, WARNING, CheckResult
 from osd.cli.out import counted
-from osd.cli.place_checks import notify, places
-from osd.cli.serving_checks import choices, pair, ports
 from osd.cli.trainer import trainer_command
 from osd.kernels.host import usable_cores
 from storage.distribution import DISTRIBUTION, install_extra
-from storage.errors import OsdError, SchemaTooNew, WeightsDamaged
+from storage.errors import BadSetting, OsdError, SchemaTooNew, WeightsDamaged
+from storage.files.bucket import ObjectStore
 
 if TYPE_CHECKING:
+    from storage.settings import StorageSettings
     from storage.store import Store
 
+OK, WARNING, BROKEN = "ok", "warning", "broken"
 LOW_BYTES, TOO_FEW_BYTES = 2e9, 2e8
 PING_SECONDS = 30
+HEARD_SECONDS = 10.0
+READABLE_BY_OTHERS = 0o077
 EXTRAS = ("postgres", "redis", "s3")
 SERVE = "serve"
 """The extra without which `osd serve` does not start."""
+PLACES = "docs/several-machines.md says what each store needs"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of checking one thing."""
+
+    part: str
+    state: str
+    """``ok``, ``warning`` or ``broken``."""
+    found: str
+    mend: str = ""
+    """The remedy; empty where none is needed."""
+
+
+def ok(part: str, found: str) -> CheckResult:
+    """Return that a thing is as it should be."""
+    return CheckResult(part, OK, found)
+
+
+def warning(part: str, found: str, mend: str) -> CheckResult:
+    """Return that osd works, though not as well as it could."""
+    return CheckResult(part, WARNING, found, mend)
+
+
+def broken(part: str, found: object, mend: str = "") -> CheckResult:
+    """Return that something does not work."""
+    return CheckResult(part, BROKEN, str(found), mend)
+
+
+# ------------------------------------------------------------------------------------- the machine
 
 
 def python(here: CommandContext) -> Iterator[CheckResult]:
     """Check the interpreter and the machine."""
-    yield CheckResult(
-        "python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}, {usable_cores()} cores"
+    yield ok(
+        "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}, {usable_cores()} cores"
     )
 
 
@@ -55,11 +89,10 @@ def packages(here: CommandContext) -> Iterator[CheckResult]:
             fitting.append(f"{requirement.name} {found}")
         else:
             needed = f"{found or 'not installed'}, osd needs {requirement.specifier}"
-            yield CheckResult(requirement.name, BROKEN, needed, f"pip install '{plain(requirement)}'")
-    yield CheckResult("packages", OK, ", ".join(fitting))
+            yield broken(requirement.name, needed, f"pip install '{plain(requirement)}'")
+    yield ok("packages", ", ".join(fitting))
     if missing := [one.name for one in requirements if is_of(SERVE, one) and installed(one.name) is None]:
-        said = f"osd serve does not start without {', '.join(missing)}"
-        yield CheckResult("serving", WARNING, said, install_extra(SERVE))
+        yield warning("serving", f"osd serve does not start without {', '.join(missing)}", install_extra(SERVE))
 
 
 def installed(name: str) -> str | None:
@@ -72,14 +105,18 @@ def installed(name: str) -> str | None:
 
 def serves(requirement: Requirement) -> bool:
     """Return whether osd needs or may use it at run time, unlike those for tests and lint."""
-    marker = requirement.marker
-    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *EXTRAS))
+    return any(is_of(extra, requirement) for extra in EXTRAS) or is_needed(requirement)
+
+
+def is_needed(requirement: Requirement) -> bool:
+    """Return whether osd is not installed without it."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
 
 
 def is_of(extra: str, requirement: Requirement) -> bool:
-    """Return whether the library is one of an extra's, and not of those without which osd is not installed."""
+    """Return whether the library is one of an extra's."""
     marker = requirement.marker
-    return marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
+    return marker is not None and marker.evaluate({"extra": extra}) and not is_needed(requirement)
 
 
 def plain(requirement: Requirement) -> str:
@@ -93,11 +130,11 @@ def settings(here: CommandContext) -> Iterator[CheckResult]:
     try:
         here.settings  # noqa: B018
     except OsdError as error:
-        yield CheckResult("settings", BROKEN, str(error), "correct it; docs/operating.md lists every setting")
+        yield broken("settings", error, "correct it; docs/operating.md lists every setting")
         return
     variables = sum(name.startswith("OSD_") and name != "OSD_CONFIG" for name in os.environ)
     file = here.config or os.environ.get("OSD_CONFIG") or ("osd.toml" if Path("osd.toml").exists() else "no file")
-    yield CheckResult("settings", OK, f"{file}, {variables} from the environment")
+    yield ok("settings", f"{file}, {variables} from the environment")
 
 
 def device(here: CommandContext) -> Iterator[CheckResult]:
@@ -107,36 +144,34 @@ def device(here: CommandContext) -> Iterator[CheckResult]:
     asked = here.settings.serve.device
     if torch.cuda.is_available():
         name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
-        yield CheckResult("device", OK, f"{asked}: {name}, {memory / 2**30:.0f} GiB")
+        yield ok("device", f"{asked}: {name}, {memory / 2**30:.0f} GiB")
     elif asked.startswith("cuda"):
-        yield CheckResult(
-            "device",
-            BROKEN,
-            f"serve.device is {asked}, torch sees no GPU",
-            "install a CUDA build of torch, or set serve.device to auto",
-        )
+        mend = "install a CUDA build of torch, or set serve.device to auto"
+        yield broken("device", f"serve.device is {asked}, torch sees no GPU", mend)
     else:
         threads = counted(here.settings.serve.threads or torch.get_num_threads(), "thread")
-        yield CheckResult("device", OK, f"{asked}: CPU, {threads}")
+        yield ok("device", f"{asked}: CPU, {threads}")
 
 
 def disk(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether the data directory can be written and has room."""
     directory = here.settings.storage.data_directory()
-    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    there = nearest(directory.absolute())
     if not os.access(there, os.W_OK):
-        yield CheckResult(
-            "data directory", BROKEN, f"{there} cannot be written", "set storage.directory to a folder of yours"
-        )
+        yield broken("data directory", f"{there} cannot be written", "set storage.directory to a folder of yours")
         return
     free = shutil.disk_usage(there).free
     state = BROKEN if free < TOO_FEW_BYTES else WARNING if free < LOW_BYTES else OK
-    yield CheckResult(
-        "data directory",
-        state,
-        f"{directory}, {free / 1e9:.1f} GB free",
-        "" if state == OK else "free space, or osd replay purge --before 7d",
-    )
+    mend = "" if state == OK else "free space, or osd replay purge --before 7d"
+    yield CheckResult("data directory", state, f"{directory}, {free / 1e9:.1f} GB free", mend)
+
+
+def nearest(folder: Path) -> Path:
+    """Return the folder, or what is there of the way to it."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+# --------------------------------------------------------------------------------------- the store
 
 
 def database(here: CommandContext) -> Iterator[CheckResult]:
@@ -147,30 +182,100 @@ def database(here: CommandContext) -> Iterator[CheckResult]:
     try:
         facts = check(here.settings.storage.database_url())
     except OsdError as error:
-        yield CheckResult("database", BROKEN, str(error), "start it, or correct storage.url")
+        yield broken("database", error, "start it, or correct storage.url")
         return
     if facts["current"]:
-        yield CheckResult("database", OK, f"{facts['url']}, schema {facts['found']}")
+        yield ok("database", f"{facts['url']}, schema {facts['found']}")
     elif facts["dialect"] == "sqlite" and facts["found"] is None:
-        yield CheckResult("database", OK, f"{facts['url']}, made when first used")
+        yield ok("database", f"{facts['url']}, made when first used")
     else:
         problem = mismatch(facts["url"], facts["found"])
         advice = "update osd" if isinstance(problem, SchemaTooNew) else "osd db upgrade"
-        yield CheckResult(
-            "database", BROKEN, f"{facts['url']}, schema {facts['found']}, needed {facts['needed']}", advice
-        )
+        yield broken("database", f"{facts['url']}, schema {facts['found']}, needed {facts['needed']}", advice)
+
+
+def places(here: CommandContext) -> Iterator[CheckResult]:
+    """Check that samples, weights and the key ring exist and can be written, leaving nothing behind."""
+    from storage.replay.segment_place import segment_place
+    from storage.versions.bucket_weights import weight_place
+
+    kept = here.settings.storage
+    directory, cache = kept.data_directory().absolute(), kept.cache_directory().absolute()
+    try:
+        segments, weights = segment_place(kept.samples, directory), weight_place(kept.weights, directory, cache)
+    except BadSetting as error:
+        yield broken("places", error, "docs/several-machines.md says what a place may be")
+        return
+    yield place("samples", getattr(segments, "bucket", None) or segments.show())
+    yield place("weights", bucket := getattr(weights, "bucket", None) or weights.folder)
+    if isinstance(bucket, ObjectStore):
+        yield place("weights cache", weights.folder, "storage.cache")
+    yield from encryption(kept)
+
+
+def place(part: str, where: ObjectStore | Path | str, key: str = "") -> CheckResult:
+    """Return the finding for a folder or a bucket."""
+    if not isinstance(where, ObjectStore):
+        folder = Path(where)
+        there = nearest(folder)
+        if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+            return ok(part, f"{folder}{'' if there == folder else ', made when first used'}")
+        return broken(part, f"{there} cannot be written", f"set {key or f'storage.{part}'} to one of yours")
+    if where.url.startswith("memory:"):
+        return warning(part, f"{where.url} ends with its process", f"set storage.{part} to a folder or s3://…")
+    try:
+        where.probe()
+    except OsdError as error:
+        return broken(part, error, PLACES)
+    return ok(part, f"{where.url}, written, read and deleted")
+
+
+def encryption(kept: StorageSettings) -> Iterator[CheckResult]:
+    """Check the key ring, if one is configured."""
+    from storage.files.cipher import open_cipher
+
+    if kept.encryption is None:
+        return
+    try:
+        cipher = open_cipher(kept.encryption)
+    except OsdError as error:
+        yield broken("encryption", error, "docs/several-machines.md says how to make a key ring")
+        return
+    kind, _, path = kept.encryption.partition(":")
+    if kind == "file" and Path(path).expanduser().stat().st_mode & READABLE_BY_OTHERS:
+        yield warning("encryption", f"others may read the key ring {path}", f"chmod 600 {path}")
+    elif cipher is not None:
+        yield ok("encryption", f"writes with the key {cipher.writes_with!r} of {kept.encryption}")
+
+
+def notify(here: CommandContext) -> Iterator[CheckResult]:
+    """Check how servers are notified of new versions, unless the database, a finding of its own, does not answer."""
+    from storage.sql.announce import Announcer
+    from storage.sql.database import Database
+
+    every = f"servers look every {here.settings.serve.swap_poll_seconds:g} s"
+    try:
+        with closing(Database(here.settings.storage.database_url())) as db:
+            db.check()
+            announcer = Announcer(db)
+            heard = announcer.hears and announcer.is_heard(HEARD_SECONDS)
+    except OsdError:
+        return
+    if heard or not announcer.hears:
+        yield ok("new versions", f"announced by PostgreSQL; besides, {every}" if heard else every)
+    else:
+        mend = "give storage.url of PostgreSQL itself: poolers that share connections do not pass LISTEN on"
+        yield warning("new versions", f"announcements are not heard; {every}", mend)
 
 
 def weights(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether the files of every draft's current version are what was published."""
     try:
         with here.store_as_it_is() as store:
-            if store is None:
-                return
-            for draft in sorted({version.draft for version in store.versions.list()}):
-                yield sound(store, draft)
+            for draft in sorted({version.draft for version in store.versions.list()}) if store else ():
+                yield sound(store, draft)  # type: ignore[arg-type]
     except OsdError as error:
-        yield CheckResult("weights", BROKEN, str(error))
+        yield broken("weights", error)
 
 
 def sound(store: Store, draft: str) -> CheckResult:
@@ -179,8 +284,8 @@ def sound(store: Store, draft: str) -> CheckResult:
     try:
         store.versions.verify(current)
     except WeightsDamaged as error:
-        return CheckResult(f"draft {draft}", BROKEN, str(error), f"osd drafts rollback {draft}")
-    return CheckResult(f"draft {draft}", OK, f"{current.id}, files sound")
+        return broken(f"draft {draft}", error, f"osd drafts rollback {draft}")
+    return ok(f"draft {draft}", f"{current.id}, files sound")
 
 
 def trainers(here: CommandContext) -> Iterator[CheckResult]:
@@ -190,47 +295,30 @@ def trainers(here: CommandContext) -> Iterator[CheckResult]:
     with suppress(OsdError), here.store_as_it_is() as store:  # the database has a finding of its own
         known = store.trainers.list() if store else []
         states = Counter(one.state.value for one in known if one.state is not TrainerState.GONE)
-        said = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        if said:
-            yield CheckResult("trainers", OK, said)
+        if said := ", ".join(f"{count} {state}" for state, count in sorted(states.items())):
+            yield ok("trainers", said)
         else:
-            said = "none lives: what is served is kept, and not learned from"
-            yield CheckResult("trainers", WARNING, said, "osd trainer")
+            yield warning("trainers", "none lives: what is served is kept, and not learned from", "osd trainer")
 
 
-def broker(here: CommandContext) -> Iterator[CheckResult]:
-    """Check whether the task queue's broker answers, in a process of the trainer, which alone connects to it."""
-    command = trainer_command("ping", config=here.config)
+# -------------------------------------------------------------------------------------- the broker
+
+
+def ping(here: CommandContext) -> subprocess.Popen[str]:
+    """Start a process of the trainer, which alone connects to the task queue's broker."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(trainer_command("ping", config=here.config), stdout=pipe, stderr=pipe, text=True)
+
+
+def broker(asked: subprocess.Popen[str]) -> CheckResult:
+    """Return what the process found of the broker."""
+    mend = "check trainer.broker and that the broker runs"
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=PING_SECONDS, check=False)
+        answer, errors = asked.communicate(timeout=PING_SECONDS)
     except subprocess.TimeoutExpired:
-        yield CheckResult(
-            "broker", BROKEN, f"no answer in {PING_SECONDS} s", "check trainer.broker and that the broker runs"
-        )
-        return
+        return broken("broker", f"no answer in {PING_SECONDS} s", mend)
     try:
-        said = json.loads(answer.stdout.splitlines()[-1])
+        said = json.loads(answer.splitlines()[-1])
     except (IndexError, ValueError):
-        said = {"ok": False, "found": (answer.stderr.strip().splitlines() or ["no answer"])[-1]}
-    if said["ok"]:
-        yield CheckResult("broker", OK, said["found"])
-    else:
-        yield CheckResult(
-            "broker", BROKEN, said["found"], said.get("mend") or "check trainer.broker and that the broker runs"
-        )
-
-
-CHECKS = (
-    python, packages, settings, device, disk, database, places, notify, weights, broker, trainers, choices, ports, pair
-)  # fmt: skip
-NEED_NO_SETTINGS = (python, packages, settings)
-
-
-def examine(here: CommandContext) -> Iterator[CheckResult]:
-    """Run every check; those that need the settings are left out when they cannot be read."""
-    readable = True
-    for check in CHECKS:
-        if readable or check in NEED_NO_SETTINGS:
-            for finding in check(here):
-                readable = readable and not (finding.part == "settings" and finding.state == BROKEN)
-                yield finding
+        said = {"ok": False, "found": (errors.strip().splitlines() or ["no answer"])[-1]}
+    return ok("broker", said["found"]) if said["ok"] else broken("broker", said["found"], said.get("mend") or mend)

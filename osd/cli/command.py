@@ -41,12 +41,13 @@ class CommandGroup(typer.Typer):
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command for Typer: in place of each parameter that is a dataclass it takes the dataclass's fields as
-    options, and in place of a CommandContext Typer's own context.
+    options, after the command's own, and in place of a CommandContext Typer's own context.
 
     What stands below a field is the option's help, a field that is False is a flag, and the dataclass's ``PANEL``, if
     it has one, is the heading of its options in the command's help.
     """
-    hints, parameters = get_type_hints(command, include_extras=True), inspect.signature(command).parameters.values()
+    hints = get_type_hints(command, include_extras=True)
+    parameters = sorted(inspect.signature(command).parameters.values(), key=lambda one: is_options(hints[one.name]))
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -54,9 +55,9 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             hint = hints[parameter.name]
             if hint is CommandContext:
                 given[parameter.name] = surroundings(given[parameter.name])
-            elif is_dataclass(hint):
+            elif is_options(hint):
                 options = {field.name: given.pop(field.name) for field in fields(hint)}
-                given[parameter.name] = hint(**options)  # type: ignore[operator]
+                given[parameter.name] = hint(**options)
         command(**given)
 
     taken = [one for parameter in parameters for one in _taken(parameter, hints[parameter.name])]
@@ -65,9 +66,14 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def is_options(hint: Any) -> bool:
+    """Return whether a parameter is a set of options."""
+    return is_dataclass(hint) and hint is not CommandContext
+
+
 def _taken(parameter: inspect.Parameter, hint: Any) -> list[inspect.Parameter]:
     """Return what Typer takes in place of a parameter."""
-    if is_dataclass(hint) and hint is not CommandContext:
+    if is_options(hint):
         return [_option(hint, field) for field in fields(hint)]
     kind = typer.Context if hint is CommandContext else hint
     return [parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY)]

@@ -12,16 +12,15 @@ from typing import Annotated, Any
 import typer
 
 from osd.cli.context import CommandContext
-from osd.cli.out import NOTHING, Column, Output, note
+from osd.cli.out import NOTHING, Format, Output, columns, note
 from osd.server.start import SHIPPED, shipped_store
 from storage.errors import BadInput
 from storage.settings import CONFIG_NAME, load_settings
 
-COLUMNS = (
-    Column("key", "setting", whole=True),
-    Column("value", "value", lambda value: NOTHING if value in (None, [], {}) else json.dumps(value)),
-    Column("source", "from"),
-)
+COLUMNS = columns(
+    {"value": Format(lambda value: NOTHING if value in (None, [], {}) else json.dumps(value))},
+    key="setting", value="value", source="from",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from rich.progress import SpinnerColumn, TextColumn
 
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
-from osd.cli.out import Column, Output, count, counted, note, print_facts, print_json, print_table, say, share, size
+from osd.cli.out import Output, columns, count, counted, note, print_facts, print_json, print_table, say, share, size
 from osd.server.start import choose_pair
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 app = CommandGroup("Build, look at and export the texts that n-gram drafts know.")
 
 FolderArgument = Annotated[Path, typer.Argument(help="A corpus that `osd corpus build` made.", metavar="DIR")]
-COLUMNS = (
-    Column("context", "context"), Column("successors", "successors", " ".join),
-    Column("count", "seen", count, right=True),
-)  # fmt: skip
+COLUMNS = columns(context="context", successors="successors", count="seen")
 
 
 @dataclass(frozen=True)
@@ -145,16 +142,12 @@ def told_bar() -> Iterator[Any]:
         yield tell
 
 
-@dataclass(frozen=True)
-class TopContexts:
-    """How much is shown."""
-
-    top: Annotated[int, typer.Option(min=0)] = 10
-    """Contexts shown, the most frequent."""
-
-
 @app.command()
-def stats(folder: FolderArgument, wanted: TopContexts, output: Output) -> None:
+def stats(
+    folder: FolderArgument,
+    output: Output,
+    top: Annotated[int, typer.Option(help="Contexts shown, the most frequent.", min=0)] = 10,
+) -> None:
     """Show the statistics of a corpus' table.
 
     Coverage is the share of the corpus' own tokens that are among the first 1, 4 and 16 successors of their context.
@@ -173,7 +166,7 @@ def stats(folder: FolderArgument, wanted: TopContexts, output: Output) -> None:
             "context": encoder.show(each.context), "successors": [encoder.show([token]) for token in each.successors],
             "count": each.count,
         }
-        for each in top_contexts(table, wanted.top)
+        for each in top_contexts(table, top)
     ]  # fmt: skip
     facts = {**{name: corpus.facts[name] for name in ("documents", "tokens")}, **table_stats(table)}
     if output.as_json:

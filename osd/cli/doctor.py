@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import typer
 from rich.console import Console
 
-from osd.cli.checks import examine
+from osd.cli import checks, serving_checks
+from osd.cli.checks import BROKEN, OK, WARNING, CheckResult
 from osd.cli.context import CommandContext
-from osd.cli.finding import BROKEN, OK, WARNING
 from osd.cli.options import PairOptions
-from osd.cli.out import Column, Output
+from osd.cli.out import Format, Output, columns
 
 MARKS = {OK: "✓", WARNING: "!", BROKEN: "✗"}
-COLUMNS = (Column("state", "", MARKS.__getitem__), Column("part", "part", whole=True), Column("found", "found"))
+COLUMNS = columns({"state": Format(MARKS.__getitem__)}, state="", part="part", found="found")
+Check = Callable[[CommandContext], Iterator[CheckResult]]
+BEFORE_BROKER: tuple[Check, ...] = (
+    checks.device, checks.disk, checks.database, checks.places, checks.notify, checks.weights
+)  # fmt: skip
+AFTER_BROKER: tuple[Check, ...] = (checks.trainers, serving_checks.choices, serving_checks.ports, serving_checks.pair)
 
 
 def doctor(here: CommandContext, pair: PairOptions, output: Output) -> None:
@@ -31,6 +37,26 @@ def doctor(here: CommandContext, pair: PairOptions, output: Output) -> None:
     output.rows(rows if output.as_json else [with_mend(row) for row in rows], COLUMNS)
     if any(finding.state == BROKEN for finding in findings):
         raise typer.Exit(1)
+
+
+def examine(here: CommandContext) -> Iterator[CheckResult]:
+    """Run every check; where the settings cannot be read, those that need none. The broker is asked meanwhile."""
+    yield from checks.python(here)
+    yield from checks.packages(here)
+    (read,) = checks.settings(here)
+    yield read
+    if read.state == BROKEN:
+        return
+    asked = checks.ping(here)
+    try:
+        for check in BEFORE_BROKER:
+            yield from check(here)
+        rest = [finding for check in AFTER_BROKER for finding in check(here)]
+        yield checks.broker(asked)
+        yield from rest
+    finally:
+        asked.kill()
+        asked.communicate()
 
 
 def with_mend(row: dict[str, str]) -> dict[str, str]:

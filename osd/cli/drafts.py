@@ -12,7 +12,7 @@ import typer
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
 from osd.cli.options import Count, Model, Name
-from osd.cli.out import NOTHING, Column, Output, note, print_json, print_table, say, size, state, when
+from osd.cli.out import Format, Output, columns, note, print_json, print_table, say, state, when
 from storage.records import DraftVersion, VersionState
 from storage.versions.targets import SHORT
 
@@ -28,18 +28,11 @@ VersionArgument = Annotated[
         metavar="VERSION",
     ),
 ]
-COLUMNS = (
-    Column("id", "version", whole=True),
-    Column("current", "current", str),
-    Column("names", "called", ", ".join),
-    Column("state", "state", state),
-    Column("bytes", "size", size, right=True),
-    Column("kind", "kind"),
-    Column("served_by", "serves", ", ".join),
-    Column("target", "target", lambda digest: digest[:SHORT] if digest else NOTHING),
-    Column("created_at", "made", when, whole=True),
-    Column("parent", "from", lambda parent: "no. " + str(int(parent.split("-")[-2]))),
-)
+COLUMNS = columns(
+    {"target": Format(lambda digest: digest[:SHORT]), "parent": Format(lambda id: f"no. {int(id.split('-')[-2])}")},
+    id="version", current="current", names="called", state="state", bytes="size", kind="kind", served_by="serves",
+    target="target", created_at="made", parent="from",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -134,20 +127,14 @@ def _what_it_has(made: Mapping[str, Any], target: str) -> str:
     return f"has layers {', '.join(map(str, made['layers']))} of the {made['of']} of {target}"
 
 
-@dataclass(frozen=True)
-class ExportForm:
-    """What becomes of an adapter."""
-
-    adapter: bool = False
-    """Keep an adapter as one, over its base's folder in the store."""
-
-
 @app.command()
 def export(
     here: CommandContext,
     version: VersionArgument,
     destination: Annotated[Path, typer.Argument(help="A folder that is not there yet.", metavar="FOLDER")],
-    form: ExportForm,
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Keep an adapter as one, over its base's folder in the store.")
+    ] = False,
 ) -> None:
     """Write a version to a plain Hugging Face folder.
 
@@ -158,8 +145,8 @@ def export(
 
     with here.store() as store:
         version = store.versions.get(version).id
-        write(store, version, destination, adapter=form.adapter)
-        store.trail.note("drafts export", version, {"folder": destination.name, "adapter": form.adapter})
+        write(store, version, destination, adapter=adapter)
+        store.trail.note("drafts export", version, {"folder": destination.name, "adapter": adapter})
     say(str(destination))
 
 

@@ -11,7 +11,7 @@ import typer
 
 from osd.cli.context import CommandContext
 from osd.cli.drafts import VersionArgument, app
-from osd.cli.options import Consent
+from osd.cli.options import Consent, DryRun
 from osd.cli.out import Output, counted, note, size, state
 from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT, DraftVersion
@@ -137,18 +137,9 @@ def delete(here: CommandContext, version: VersionArgument, consent: Consent) -> 
     note(f"The weights of {chosen.id} are deleted ({size(chosen.bytes or 0)}).")
 
 
-@dataclass(frozen=True)
-class RetainOptions:
-    """Whether anything is done."""
-
-    dry_run: bool = False
-    """Only say what would go."""
-
-
 @app.command()
-def retain(here: CommandContext, options: RetainOptions, output: Output) -> None:
+def retain(here: CommandContext, output: Output, dry: DryRun = False) -> None:
     """Delete the weights that `[retention.versions]` ends, as the trainer does after its runs."""
-    dry = options.dry_run
     with here.store() as store:
         done = store.version_keeper.retain(here.settings.retention.versions, dry=dry)
         if done.versions and not dry:

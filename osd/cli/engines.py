@@ -11,8 +11,7 @@ import typer
 
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
-from osd.cli.options import Name
-from osd.cli.out import Column, Output, note, print_json, print_table, say, when
+from osd.cli.out import Format, Output, columns, note, print_json, print_table, say
 from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings
@@ -27,15 +26,9 @@ UrlArgument = Annotated[str, typer.Argument(help="Where it listens, as http://HO
 NameArgument = Annotated[
     str, typer.Argument(help="Its name, as `osd engines list` shows it, or its URL.", metavar="ENGINE")
 ]
-COLUMNS = (
-    Column("name", "engine", whole=True),
-    Column("url", "at"),
-    Column("draft", "draft"),
-    Column("target", "target"),
-    Column("version", "serves", whole=True),
-    Column("state", "state"),
-    Column("added_at", "added", when, whole=True),
-)
+COLUMNS = columns(
+    name="engine", url="at", draft="draft", target="target", version="serves", state="state", added_at="added",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,16 +43,15 @@ class EngineOptions:
     """Folder of the draft that it was started with, where it does not say itself."""
 
 
-@dataclass(frozen=True)
-class EngineDraft:
-    """The engine's draft in the store."""
-
-    draft: Name = DEFAULT_DRAFT
-    """What its draft is called here; a new name begins with what it serves."""
-
-
 @app.command()
-def add(here: CommandContext, url: UrlArgument, named: EngineDraft, options: EngineOptions) -> None:
+def add(
+    here: CommandContext,
+    url: UrlArgument,
+    options: EngineOptions,
+    draft: Annotated[
+        str, typer.Option(help="What its draft is called here; a new name begins with what it serves.", metavar="NAME")
+    ] = DEFAULT_DRAFT,
+) -> None:
     """Attach a running vLLM: its answers are learned from, and its draft is kept good.
 
     It needs osd's plugin (`pip install osd-llm-vllm` beside vLLM; docs/vllm.md has the line to start it with), or a
@@ -67,7 +59,7 @@ def add(here: CommandContext, url: UrlArgument, named: EngineDraft, options: Eng
     and publishes to it, `osd trainer` trains. SGLang (--kind sglang) is experimental: it is published to, and its
     answers are not harvested (docs/sglang.md).
     """
-    draft, facts = named.draft, client(here.settings, url, options).probe()
+    facts = client(here.settings, url, options).probe()
     with here.store() as store:
         for said in store.targets.arrive(facts.digest, facts.target):
             note(f"osd: {said}")
@@ -100,17 +92,15 @@ def remove(here: CommandContext, engine: NameArgument) -> None:
     note(f"{found.name} is no longer attached; it serves on with what it has.")
 
 
-@dataclass(frozen=True)
-class ProbeOptions:
-    """How closely it is looked at."""
-
-    selftest: bool = False
-    """Publish the weights that it has, and see that nothing changes."""
-
-
 @app.command()
 def probe(
-    here: CommandContext, url: UrlArgument, probing: ProbeOptions, options: EngineOptions, output: Output
+    here: CommandContext,
+    url: UrlArgument,
+    options: EngineOptions,
+    output: Output,
+    selftest: Annotated[
+        bool, typer.Option("--selftest", help="Publish the weights that it has, and see that nothing changes.")
+    ] = False,
 ) -> None:
     """Look at what an engine is and can do, without attaching it.
 
@@ -120,7 +110,7 @@ def probe(
     from osd.attached.vllm.engine import VllmEngine
     from osd.attached.vllm.stock import StockVllm
 
-    engine, selftest = client(here.settings, url, options), probing.selftest
+    engine = client(here.settings, url, options)
     if selftest and (isinstance(engine, StockVllm) or not isinstance(engine, VllmEngine)):
         raise BadInput(
             reason="--selftest needs a vLLM with osd's plugin: this kind of engine cannot be published to alike."
@@ -138,16 +128,13 @@ def tell_facts(facts: Mapping[str, Any], output: Output) -> None:
     output.facts(facts, {name: value for name, value in facts.items() if name not in ("digest", "ranks")})
 
 
-@dataclass(frozen=True)
-class TuneOptions:
-    """What becomes of the result."""
-
-    apply: bool = False
-    """Leave it with the draft lengths that were found."""
-
-
 @app.command()
-def tune(here: CommandContext, url: UrlArgument, options: TuneOptions, output: Output) -> None:
+def tune(
+    here: CommandContext,
+    url: UrlArgument,
+    output: Output,
+    apply: Annotated[bool, typer.Option("--apply", help="Leave it with the draft lengths that were found.")] = False,
+) -> None:
     """Try which draft lengths make a vLLM fastest at each batch size, and print the flag to start it with.
 
     Prompts are those that the store keeps of it. It takes a minute or two of its time and needs draft lengths that can
@@ -175,17 +162,17 @@ def tune(here: CommandContext, url: UrlArgument, options: TuneOptions, output: O
     finally:
         engine.set_gamma([(1, facts.max_num_seqs, facts.gamma)])
     schedule = schedule_of(found)
-    if options.apply:
+    if apply:
         engine.set_gamma(schedule)
         with here.store() as store:
             store.trail.note("engines tune", engine.name, {"schedule": schedule})
     if output.as_json:
         print_json({"schedule": schedule, "batches": [asdict(one) for one in found]})
         return
-    columns = [Column("batch", "requests", right=True)]
-    columns += [Column(str(length), f"{length} drafted", "{:.0f}".format, right=True) for length in lengths]
+    rates = {str(length): Format("{:.0f}".format, right=True) for length in lengths}
+    shown = columns(rates, batch="requests", **{name: f"{name} drafted" for name in rates}, best="best")
     rows = [{"batch": one.batch, "best": one.best, **{str(n): rate for n, rate in one.rates.items()}} for one in found]
-    print_table(rows, (*columns, Column("best", "best", right=True)))
+    print_table(rows, shown)
     say(f"num_speculative_tokens_per_batch_size: {[list(part) for part in schedule]}")
 
 

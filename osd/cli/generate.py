@@ -65,9 +65,10 @@ class SamplingOptions:
 
 
 @dataclass(frozen=True)
-class RouteOptions(DraftName):
+class RouteOptions:
     """Which draft is asked for."""
 
+    draft_name: DraftName | None = None
     route: Name | None = None
     """Ask for a route by name."""
 

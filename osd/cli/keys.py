@@ -11,23 +11,15 @@ import typer
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
 from osd.cli.options import Consent, Count, Name, span
-from osd.cli.out import Column, Output, note, print_json, say, when
+from osd.cli.out import Output, columns, note, print_json, say
 from storage.access.keys import DEFAULT_SCOPES, SCOPES
 from storage.records import DEFAULT_TENANT
 
 app = CommandGroup("Make, list and revoke API keys of `osd serve`.")
-COLUMNS = (
-    Column("id", "key", whole=True),
-    Column("shown", "begins"),
-    Column("name", "name"),
-    Column("tenant", "tenant"),
-    Column("scopes", "may", " ".join),
-    Column("requests_per_minute", "requests/min", right=True),
-    Column("tokens_per_minute", "tokens/min", right=True),
-    Column("created_at", "made", when, whole=True),
-    Column("expires_at", "expires", when, whole=True),
-    Column("revoked_at", "revoked", when, whole=True),
-)
+COLUMNS = columns(
+    id="key", shown="begins", name="name", tenant="tenant", scopes="may", requests_per_minute="requests/min",
+    tokens_per_minute="tokens/min", created_at="made", expires_at="expires", revoked_at="revoked",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

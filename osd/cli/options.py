@@ -45,7 +45,15 @@ Id = Annotated[str, typer.Option(metavar="ID")]
 Model = Annotated[str, typer.Option(metavar="MODEL")]
 Count = Annotated[int, typer.Option(metavar="N", min=1)]
 Newest = Annotated[int, typer.Option(min=1, help="The newest so many.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
 Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535)]
+DraftName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="What the draft is called in the store; the default route leads to it then. Default: serve.draft_name.",
+    ),
+]
 Moment = Annotated[float, typer.Option(parser=moment, metavar="WHEN")]
 
 
@@ -84,14 +92,6 @@ class PairOptions:
     """Draft: a Hugging Face folder or hub name. Default: serve.draft, else the shipped one."""
     drafter: Name | None = None
     """Who drafts. With trigram or lookup a target alone is enough. Default: drafters.kind."""
-
-
-@dataclass(frozen=True)
-class DraftName:
-    """The draft's name in the store."""
-
-    draft_name: Name | None = None
-    """What the draft is called in the store; the default route leads to it then. Default: serve.draft_name."""
 
 
 DrafterOption = Annotated[

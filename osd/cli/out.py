@@ -32,15 +32,22 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table: the row's key, the heading, and the value's format."""
+class Format:
+    """How a table shows values."""
 
-    key: str
-    heading: str
     show: Callable[[Any], str] = str
     right: bool = False
     whole: bool = False
-    """Whether it is never wrapped while another column can be."""
+    """Whether they are never wrapped while another column can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: the row's key, the heading, and the values' format."""
+
+    key: str
+    heading: str
+    format: Format = Format()
 
 
 @dataclass(frozen=True)
@@ -148,11 +155,11 @@ def print_table(rows: Iterable[Row], columns: Sequence[Column], *, title: str | 
         return
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
-        side: Literal["left", "right"] = "right" if column.right else "left"
-        cut: Literal["ellipsis", "fold"] = "ellipsis" if column.right else "fold"  # a number is never broken in two
-        table.add_column(column.heading, justify=side, overflow=cut, no_wrap=column.whole)
+        side: Literal["left", "right"] = "right" if column.format.right else "left"
+        cut: Literal["ellipsis", "fold"] = "ellipsis" if column.format.right else "fold"  # no number is broken in two
+        table.add_column(column.heading, justify=side, overflow=cut, no_wrap=column.format.whole)
     for row in rows:
-        table.add_row(*(cell(row.get(column.key), column.show) for column in columns))
+        table.add_row(*(cell(row.get(column.key), column.format.show) for column in columns))
     console().print(table)
 
 
@@ -201,8 +208,15 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def seconds(value: float) -> str:
+    """Format a length of time."""
+    return f"{value:,.1f} s"
+
+
 def size(value: float) -> str:
     """Format bytes in a suitable unit."""
+    if value < 0:
+        return f"−{size(-value)}"
     for unit in ("B", "KB", "MB", "GB"):
         if value < 1000:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
@@ -213,3 +227,37 @@ def size(value: float) -> str:
 def state(value: Any) -> str:
     """Return an enum's value."""
     return str(value.value if isinstance(value, Enum) else value)
+
+
+TEXT, NUMBER, TIME = Format(), Format(right=True), Format(when, whole=True)
+COUNT, RATE = Format(count, right=True), Format(share, right=True)
+FORMATS = {
+    key: form
+    for form, keys in {
+        TIME: "added_at at created_at day expires_at hour minute newest oldest revoked_at started_at",
+        COUNT: "accepted appeared_after count drafted emitted holdout positions prompts refused rejections requests "
+        "requests_after requests_before set_aside tokens_per_s waiting wasted",
+        RATE: "after alpha apart_error before discard_rate draft_acceptance_rate precision_after precision_before "
+        "recall_after recall_before right share update_share verification_rate",
+        NUMBER: "batch best rank requests_per_minute running token tokens_per_minute wanted",
+        Format(signed, right=True): "apart difference high low precision_gain recall_gain",
+        Format(size, right=True, whole=True): "bytes bytes_saved hidden_bytes",
+        Format(seconds, right=True): "age decode_seconds net_gain_seconds seconds training_seconds without_seconds",
+        Format(lambda place: str(place + 1), right=True): "position",
+        Format(whole=True): "action controller draft engine id key measured name part route subject tenant true "
+        "version who worker",
+        Format(repr, whole=True): "drafted_text token_text wanted_text",
+        Format(", ".join): "candidates names pins served_by",
+        Format(" ".join): "scopes successors words",
+        Format(lambda holds: "●" if holds else ""): "chosen holds",
+        Format(state): "state",
+    }.items()
+    for key in keys.split()
+}
+"""How tables show what a key of a row names; anything else is text."""
+
+
+def columns(own: Mapping[str, Format] | None = None, /, **headings: str) -> list[Column]:
+    """Return a table's columns: key=heading. ``own``: formats of this table where they are not those of all."""
+    formats = {**FORMATS, **(own or {})}
+    return [Column(key, heading, formats.get(key, TEXT)) for key, heading in headings.items()]

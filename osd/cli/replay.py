@@ -11,25 +11,17 @@ import typer
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
 from osd.cli.options import Consent, Id, Moment, Name
-from osd.cli.out import Column, Output, count, note, say, size, when
+from osd.cli.out import Output, columns, count, note, say, size, when
 
 app = CommandGroup("See, take out and delete what is kept for learning.")
 
 SHOWN = 5
 """Number of requests set aside whose reason is shown."""
 
-COLUMNS = (
-    Column("route", "route"),
-    Column("requests", "requests", count, right=True),
-    Column("positions", "positions", count, right=True),
-    Column("bytes", "size", size, right=True, whole=True),
-    Column("hidden_bytes", "hidden\nstates", size, right=True, whole=True),
-    Column("waiting", "waiting", count, right=True),
-    Column("holdout", "held\nout", count, right=True),
-    Column("set_aside", "set\naside", count, right=True),
-    Column("oldest", "oldest", when),
-    Column("newest", "newest", when),
-)
+COLUMNS = columns(
+    route="route", requests="requests", positions="positions", bytes="size", hidden_bytes="hidden\nstates",
+    waiting="waiting", holdout="held\nout", set_aside="set\naside", oldest="oldest", newest="newest",
+)  # fmt: skip
 
 
 @app.command()
@@ -62,25 +54,16 @@ def retry(here: CommandContext) -> None:
     note(f"{count(back)} requests may be trained on again.")
 
 
-@dataclass(frozen=True)
-class ExportFilter:
-    """The samples that are exported."""
-
-    route: Name | None = None
-    """This route only."""
-
-
 @app.command()
 def export(
     here: CommandContext,
     destination: Annotated[Path, typer.Argument(help="A .parquet file that is not there yet.", metavar="FILE")],
-    wanted: ExportFilter,
+    route: Annotated[str | None, typer.Option(help="This route only.", metavar="NAME")] = None,
 ) -> None:
     """Write the kept samples to one Parquet file, for DuckDB or pandas.
 
     It holds the requests' tokens, so treat it as you treat the prompts.
     """
-    route = wanted.route
     with here.store() as store:
         written = store.samples.export(destination, routes=None if route is None else [route])
         store.trail.note("replay export", destination.name, {"route": route, "requests": written.requests})

@@ -10,8 +10,8 @@ import typer
 
 from osd.cli.audit import print_trail
 from osd.cli.context import CommandContext
-from osd.cli.options import Consent, Name, Newest
-from osd.cli.out import Column, Output, count, counted, note, print_json, print_table, size
+from osd.cli.options import Consent, DryRun, Name, Newest
+from osd.cli.out import TEXT, Output, columns, count, counted, note, print_json, print_table, size
 from osd.cli.replay import app
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DAMAGED = 5
 """Exit status of `osd replay verify` when it finds a fault, that of StoreError."""
-TENANTS = (Column("name", "tenant"), Column("learn", "kept"), Column("share", "shared"))
+TENANTS = columns({"share": TEXT}, name="tenant", learn="kept", share="shared")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def tell(forgotten: Forgotten, serving: set[str]) -> None:
     note(f"Forgot {counted(purged.requests, 'request')} ({size(purged.bytes)}) and {forgotten.outcomes} outcomes.")
     print_table(
         [{"version": version, "serves": "● serves" if version in serving else ""} for version in learned.versions],
-        (Column("version", "trained on them", whole=True), Column("serves", "now", str)),
+        columns(version="trained on them", serves="now"),
         empty="No draft version was trained on them.",
     )  # fmt: skip
     if forgotten.tables:
@@ -82,21 +82,12 @@ def tell(forgotten: Forgotten, serving: set[str]) -> None:
         note(f"Training on them now, so that what comes of it learned from them too: {', '.join(learned.under_way)}.")
 
 
-@dataclass(frozen=True)
-class RetainOptions:
-    """Whether anything is done."""
-
-    dry_run: bool = False
-    """Only count what would go."""
-
-
 @app.command()
-def retain(here: CommandContext, options: RetainOptions, output: Output) -> None:
+def retain(here: CommandContext, output: Output, dry: DryRun = False) -> None:
     """Delete what `[retention]` says must go, as the worker does between its turns.
 
     What a run under way has claimed stays until it has ended.
     """
-    dry = options.dry_run
     if here.settings.retention.keeps_all:
         note("No limit is set in [retention]: everything stays.")
     with here.store() as store:

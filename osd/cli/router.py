@@ -104,28 +104,22 @@ def add(
     tell(route, f"The route {route.name} is served by the draft {route.draft}.", output)
 
 
-@dataclass(frozen=True)
-class ChangeOptions:
-    """What becomes of what is not given."""
-
-    clear: bool = False
-    """Forget the route's candidates and conditions that are not given."""
-
-
 @app.command()
 def change(
     here: CommandContext,
     route: RouteArgument,
     served: DraftOfRoute,
     conditions: Conditions,
-    options: ChangeOptions,
     output: Output,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Forget the route's candidates and conditions that are not given.")
+    ] = False,
 ) -> None:
     """Change a route: what is given replaces what was there, the rest stays unless --clear."""
     with here.store() as store:
         old = store.routes.get(route)
-        kept: dict[str, Any] = {} if options.clear else dict(old.matches)
-        others = conditions.candidates if conditions.candidates or options.clear else old.candidates
+        kept: dict[str, Any] = {} if clear else dict(old.matches)
+        others = conditions.candidates if conditions.candidates or clear else old.candidates
         changed = store.routes.change(Route(route, served.draft or old.draft, kept | conditions.matches, others))
     tell(changed, f"The route {changed.name} is served by the draft {changed.draft}.", output)
 
@@ -186,24 +180,23 @@ def unpin(
     output.words(pins, f"{tenant} is pinned no longer.")
 
 
-@dataclass(frozen=True)
-class TrainOptions:
-    """When it is trained."""
-
-    force: bool = False
-    """Train on whatever waits, however little, instead of when it is due."""
-
-
 @app.command()
-def train(here: CommandContext, route: RouteArgument, options: TrainOptions, output: Output) -> None:
+def train(
+    here: CommandContext,
+    route: RouteArgument,
+    output: Output,
+    force: Annotated[
+        bool, typer.Option("--force", help="Train on whatever waits, however little, instead of when it is due.")
+    ] = False,
+) -> None:
     """Train a route's draft now, in this process, on its routes' waiting requests.
 
     The gate decides as always whether the result is served. Ctrl-C ends it after the step at hand.
     """
     with here.store() as store:
         draft = store.routes.get(route).draft
-        store.trail.note("router train", route, {"draft": draft, "force": options.force})
-    if options.force:
+        store.trail.note("router train", route, {"draft": draft, "force": force})
+    if force:
         os.environ["OSD_LEARN__INTERVAL_REQUESTS"] = "1"
     become([*trainer_command("once", config=here.config), "--draft", draft, *(["--json"] if output.as_json else [])])
 

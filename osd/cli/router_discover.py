@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from osd.cli.context import CommandContext
-from osd.cli.options import Consent, Count, Name
-from osd.cli.out import NOTHING, Column, Output, count, counted, note, print_json, print_table, share, when
+from osd.cli.options import Consent
+from osd.cli.out import NOTHING, NUMBER, Output, columns, counted, note, print_json, print_table
 from osd.cli.router import RouteArgument, app, tell
 from osd.cli.trainer import trainer_command
 from router.clusters import LEAST
@@ -25,40 +25,22 @@ from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 if TYPE_CHECKING:
     from storage.store import Store
 
-COLUMNS = (
-    Column("id", "no.", right=True),
-    Column("at", "when", when, whole=True),
-    Column("kind", "what", whole=True),
-    Column("subject", "route", whole=True),
-    Column("requests", "requests", count, right=True),
-    Column("share", "share", share, right=True),
-    Column("before", "α now", share, right=True),
-    Column("after", "α alone", share, right=True),
-    Column("apart", "won by\nsplitting", lambda gain: f"{gain:+.3f}", right=True),
-    Column("apart_error", "give or\ntake", lambda error: f"{error:.3f}", right=True),
-    Column("words", "words", lambda words: " ".join(words)),
-)
+COLUMNS = columns(
+    {"id": NUMBER},
+    id="no.", at="when", kind="what", subject="route", requests="requests", share="share", before="α now",
+    after="α alone", apart="won by\nsplitting", apart_error="give or\ntake", words="words",
+)  # fmt: skip
+Requests = Annotated[int, typer.Option(help="Newest requests of a draft that are looked at.", min=1, metavar="N")]
 NumberArgument = Annotated[int, typer.Argument(help="A proposal, as `osd router proposals` numbers it.", metavar="NO")]
 
 
-@dataclass(frozen=True)
-class Requests:
-    """How much of the traffic is looked at."""
-
-    requests: Count = 800
-    """Newest requests of a draft that are looked at."""
-
-
-@dataclass(frozen=True)
-class TrafficOptions:
-    """The traffic that is looked at."""
-
-    route: list[str] | None = None
-    """This route's traffic only; may be repeated."""
-
-
 @app.command()
-def discover(here: CommandContext, traffic: TrafficOptions, newest: Requests, output: Output) -> None:
+def discover(
+    here: CommandContext,
+    output: Output,
+    route: Annotated[list[str] | None, typer.Option(help="This route's traffic only; may be repeated.")] = None,
+    requests: Requests = 800,
+) -> None:
     """Look for routes in the newest traffic: clusters that would gain from a draft of their own, drafts that no longer
     differ, traffic that moved.
 
@@ -68,9 +50,8 @@ def discover(here: CommandContext, traffic: TrafficOptions, newest: Requests, ou
 
     A candidate is trained for each cluster, so this takes a while; nothing is changed but the list of proposals.
     """
-    route = traffic.route or ()
-    wanted = [part for name in route for part in ("--route", name)]
-    found = ask_trainer(here, "discover", *wanted, "--requests", str(newest.requests))
+    wanted = [part for name in route or () for part in ("--route", name)]
+    found = ask_trainer(here, "discover", *wanted, "--requests", str(requests))
     with here.store() as store:
         kept = sum(row.requests for row in store.samples.stats() if not route or row.route in route)
         empty = f"Nothing to propose: {_why(kept)}"
@@ -84,33 +65,25 @@ def _why(kept: int) -> str:
     return "no kind of the newest requests would win by a draft of its own by more than its error."
 
 
-@dataclass(frozen=True)
-class ProposalFilter:
-    """The proposals that are listed."""
-
-    everything: Annotated[bool, typer.Option("--all")] = False
-    """Settled ones too."""
-
-
 @app.command()
-def proposals(here: CommandContext, wanted: ProposalFilter, output: Output) -> None:
+def proposals(
+    here: CommandContext,
+    output: Output,
+    everything: Annotated[bool, typer.Option("--all", help="Settled ones too.")] = False,
+) -> None:
     """List what `osd router discover` found and nobody has settled."""
     with here.store() as store:
-        found = store.proposals.list(None if wanted.everything else ProposalState.OPEN)
+        found = store.proposals.list(None if everything else ProposalState.OPEN)
         _show(store, found, output, "No proposal is open.")
-
-
-@dataclass(frozen=True)
-class NewRoute:
-    """The route that comes of a proposal."""
-
-    name: Name | None = None
-    """Another name for the new route."""
 
 
 @app.command("apply")
 def apply_proposal(
-    here: CommandContext, number: NumberArgument, new: NewRoute, consent: Consent, output: Output
+    here: CommandContext,
+    number: NumberArgument,
+    consent: Consent,
+    output: Output,
+    name: Annotated[str | None, typer.Option(help="Another name for the new route.", metavar="NAME")] = None,
 ) -> None:
     """Apply a proposal.
 
@@ -120,7 +93,7 @@ def apply_proposal(
     with here.store() as store:
         proposal = store.proposals.get(number)
     consent.ask(f"{_question(proposal)}?")
-    done = ask_trainer(here, "apply", str(number), *(["--name", new.name] if new.name else []))
+    done = ask_trainer(here, "apply", str(number), *(["--name", name] if name else []))
     output.words(done[0], f"Proposal {number} is applied.")
 
 
@@ -132,11 +105,13 @@ def decline(here: CommandContext, number: NumberArgument, output: Output) -> Non
 
 
 @app.command()
-def split(here: CommandContext, route: RouteArgument, newest: Requests, consent: Consent, output: Output) -> None:
+def split(
+    here: CommandContext, route: RouteArgument, consent: Consent, output: Output, requests: Requests = 800
+) -> None:
     """Find the kinds of traffic within a route, and give each that would gain by it a route and a draft of its own."""
     with here.store() as store:
         store.routes.get(route)
-    found = ask_trainer(here, "discover", "--route", route, "--requests", str(newest.requests))
+    found = ask_trainer(here, "discover", "--route", route, "--requests", str(requests))
     splits = [one for one in found if one["kind"] == "split" and one["state"] == "open"]
     if not splits:
         raise BadInput(reason=f"The traffic of {route} is of one kind, or too little: there is nothing to split.")

@@ -122,21 +122,15 @@ def export_routes(here: CommandContext, options: ExportOptions) -> None:
     say(str(options.destination))
 
 
-@dataclass(frozen=True)
-class ImportOptions:
-    """What becomes of what the file does not have."""
-
-    replace: bool = False
-    """Remove routes and pins that the file does not have."""
-
-
 @app.command("import")
 def import_routes(
     here: CommandContext,
     source: Annotated[Path, typer.Argument(help="What `osd router export` wrote.", metavar="FILE")],
-    options: ImportOptions,
     consent: Consent,
     output: Output,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Remove routes and pins that the file does not have.")
+    ] = False,
 ) -> None:
     """Add and change routes, pins and examples from a file: all of them, or nothing when something is wrong."""
     from router.classifier_models import prepare
@@ -144,11 +138,11 @@ def import_routes(
 
     wanted = read(source)
     with here.store() as store:
-        if options.replace:
+        if replace:
             consent.ask(f"Remove every route and pin that {source} does not have?")
         if wanted.examples:
             prepare(store, store.examples.preview(wanted.examples))
-        changes = store.routes.apply(wanted.routes, wanted.pins, examples=wanted.examples, replace=options.replace)
+        changes = store.routes.apply(wanted.routes, wanted.pins, examples=wanted.examples, replace=replace)
         revision = store.routes.revision()
     output.words({"changes": changes, "revision": revision}, f"{counted(changes, 'change')}.")
 

@@ -13,7 +13,7 @@ import typer
 from osd.cli.audit import print_trail
 from osd.cli.context import CommandContext
 from osd.cli.options import Newest
-from osd.cli.out import Column, Output, count, note, print_facts, print_json, print_table, share, when
+from osd.cli.out import Format, Output, columns, count, note, print_facts, print_json, print_table, share, when
 from osd.cli.router import RouteArgument, app
 from storage.records import DEFAULT_TENANT, Request, Route
 
@@ -24,45 +24,19 @@ if TYPE_CHECKING:
 
 Confusion = dict[str, dict[str, int]]
 
-COLUMNS = (
-    Column("name", "route", whole=True),
-    Column("draft", "draft", whole=True),
-    Column("candidates", "candidates", ", ".join),
-    Column("matches", "matches", lambda matches: matching(matches)),
-    Column("pins", "pinned", ", ".join),
-    Column("requests", "requests", count, right=True),
-    Column("alpha", "α", share, right=True),
-    Column("waiting", "waiting", count, right=True),
-)
+COLUMNS = columns(
+    {"matches": Format(lambda matches: matching(matches))},
+    name="route", draft="draft", candidates="candidates", matches="matches", pins="pinned", requests="requests",
+    alpha="α", waiting="waiting",
+)  # fmt: skip
 
 
-DRAFTS = (
-    Column("draft", "draft", whole=True),
-    Column("version", "current version", whole=True),
-    Column("kind", "kind"),
-    Column("requests", "requests here", count, right=True),
-    Column("alpha", "α here", share, right=True),
-)
-ESTIMATES = (
-    Column("draft", "draft", whole=True),
-    Column("chosen", "chosen", lambda chosen: "●" if chosen else ""),
-    Column("alpha", "α", share, right=True),
-    Column("tokens_per_s", "tokens/s", count, right=True),
-    Column("requests", "from requests", count, right=True),
-    Column("measured", "measured", whole=True),
-)
-CONTEST = (
-    Column("route", "route", whole=True),
-    Column("holds", "matches", lambda holds: "●" if holds else ""),
-    Column("why", "why"),
-)
-SCORES = (
-    Column("true", "true", whole=True),
-    Column("prompts", "prompts", count, right=True),
-    Column("right", "right", share, right=True),
-    Column("taken_for", "else taken for"),
-    Column("alpha", "α so far", share, right=True),
-)
+DRAFTS = columns(draft="draft", version="current version", kind="kind", requests="requests here", alpha="α here")
+ESTIMATES = columns(
+    draft="draft", chosen="chosen", alpha="α", tokens_per_s="tokens/s", requests="from requests", measured="measured",
+)  # fmt: skip
+CONTEST = columns(route="route", holds="matches", why="why")
+SCORES = columns(true="true", prompts="prompts", right="right", taken_for="else taken for", alpha="α so far")
 
 
 @app.command("list")

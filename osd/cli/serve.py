@@ -64,17 +64,12 @@ class ReplicaOptions:
 
 
 @dataclass(frozen=True)
-class ModelName:
-    """The name in the API."""
+class ServedAs:
+    """The names in the API and in the store, and whether anything is learned."""
 
     model_name: Name | None = None
     """The name that clients ask for. Default: server.model, else the target's folder."""
-
-
-@dataclass(frozen=True)
-class ServeLearning(DraftName):
-    """What is learned of the requests, and under which name."""
-
+    draft_name: DraftName | None = None
     learn: Annotated[bool, typer.Option("--learn/--no-learn")] | None = None
     """Whether requests may be kept. Default: server.learn."""
 
@@ -83,9 +78,8 @@ def serve(
     here: CommandContext,
     listening: ListenOptions,
     pair: PairOptions,
-    model: ModelName,
+    served: ServedAs,
     replicas: ReplicaOptions,
-    learning: ServeLearning,
 ) -> None:
     """Serve the pair, or replicas that serve it, over HTTP as OpenAI's API, until SIGTERM or Ctrl-C.
 
@@ -103,10 +97,10 @@ def serve(
     settings = here.changed(
         server={
             "host": listening.host, "port": listening.port, "admin_port": listening.admin_port,
-            "model": model.model_name, "learn": learning.learn,
+            "model": served.model_name, "learn": served.learn,
         },
         drafters={"kind": pair.drafter},
-        serve={"draft_name": learning.draft_name},
+        serve={"draft_name": served.draft_name},
         upstream={"replicas": tuple(replicas.upstream) if replicas.upstream else None},
         fleet={"processes": listening.processes},
     )  # fmt: skip

@@ -12,7 +12,7 @@ import typer
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
 from osd.cli.options import Name, Port
-from osd.cli.out import Column, Output, note, state, when
+from osd.cli.out import NUMBER, Format, Output, columns, note
 
 app = CommandGroup("List the serving processes of a store, and take one out of service.")
 
@@ -34,18 +34,11 @@ def held(drafts: list[Mapping[str, Any]]) -> str:
     )
 
 
-COLUMNS = (
-    Column("id", "server", whole=True),
-    Column("state", "state", state),
-    Column("url", "serves at"),
-    Column("started_at", "since", when, whole=True),
-    Column("age", "heartbeat", seconds, right=True),
-    Column("running", "running", right=True),
-    Column("waiting", "waiting", right=True),
-    Column("rate", "requests/s", "{:.1f}".format, right=True),
-    Column("drafts", "drafts with", held, whole=True),
-    Column("trouble", "trouble"),
-)
+COLUMNS = columns(
+    {"waiting": NUMBER, "rate": Format("{:.1f}".format, right=True), "drafts": Format(held, whole=True)},
+    id="server", state="state", url="serves at", started_at="since", age="heartbeat", running="running",
+    waiting="waiting", rate="requests/s", drafts="drafts with", trouble="trouble",
+)  # fmt: skip
 
 
 @app.command("list")

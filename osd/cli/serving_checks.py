@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from osd.cli.checks import CheckResult, broken, ok, warning
 from osd.cli.context import CommandContext
-from osd.cli.finding import BROKEN, OK, WARNING, CheckResult
 from osd.server.process.listen import listen
 from osd.server.start import PairNames, choose_pair, draft_in_store
 from storage.errors import BadSetting, OsdError
@@ -25,7 +25,7 @@ def choices(here: CommandContext) -> Iterator[CheckResult]:
         require_rules(here.settings.gamma)
         require_drafter_kind(here.settings)
     except BadSetting as error:
-        yield CheckResult("settings", BROKEN, str(error), "correct it; docs/extending.md says how others are added")
+        yield broken("settings", error, "correct it; docs/extending.md says how others are added")
 
 
 def ports(here: CommandContext) -> Iterator[CheckResult]:
@@ -36,7 +36,7 @@ def ports(here: CommandContext) -> Iterator[CheckResult]:
             listen(server.host, port, key).close()
         except BadSetting as error:
             mend = "the server that runs there may be yours (`osd servers list`); else set it, or give --port"
-            yield CheckResult(key, WARNING, str(error), mend)
+            yield warning(key, str(error), mend)
 
 
 def named_pair(here: CommandContext) -> PairNames:
@@ -57,7 +57,7 @@ def pair(here: CommandContext) -> Iterator[CheckResult]:
 
         generation_config(found, here.settings.serve.generation_config)
     except OsdError as error:
-        yield CheckResult("pair", BROKEN, str(error), "set serve.target and serve.draft, or give --target and --draft")
+        yield broken("pair", error, "set serve.target and serve.draft, or give --target and --draft")
         return
     yield from trees(found, here.settings.drafters.kind)
     named = "the one that ships with osd" if names.shipped else f"{names.target} with {names.draft or 'no draft model'}"
@@ -68,7 +68,7 @@ def pair(here: CommandContext) -> Iterator[CheckResult]:
         said += ", an encoder's and a decoder's together"
     if found.draft.limit < found.limit:
         said += f"; the draft drafts up to {found.draft.limit}"
-    yield CheckResult("pair", OK, said)
+    yield ok("pair", said)
     yield from weights_held(found)
     yield cache_held(found, here.settings)
 
@@ -81,7 +81,7 @@ def weights_held(pair: Pair) -> Iterator[CheckResult]:
     for what, model in [("target", pair.target), ("draft", pair.draft)][: 1 + has_draft(pair)]:
         held, files = weights_in_memory(model), files_bytes(model)
         beside = "" if files is None else f", {held / files:.2f} × the {files / 1e6:,.0f} MB of its files"
-        yield CheckResult(f"{what}'s weights", OK, f"{held / 1e6:,.0f} MB in memory{beside}")
+        yield ok(f"{what}'s weights", f"{held / 1e6:,.0f} MB in memory{beside}")
 
 
 def cache_held(pair: Pair, settings: Settings) -> CheckResult:
@@ -100,13 +100,13 @@ def cache_held(pair: Pair, settings: Settings) -> CheckResult:
             if serve.cache_mb is not None:
                 decoder.bound(serve.cache_mb << 20)
         except BadSetting as error:
-            return CheckResult("KV cache", BROKEN, str(error), "correct it")
+            return broken("KV cache", error, "correct it")
     block, whole = one.cache.slot_bytes * BLOCK, serve.max_batch * blocks_for(length)
     most = whole if decoder.cache.total is None else min(whole, decoder.cache.total)
     said = f"{block / 1024:,.0f} KiB a block of {BLOCK} tokens; {most:,} blocks at most, {most * block / 1e6:,.0f} MB"
     if most < whole:
         said += f", where {serve.max_batch} rows of {length:,} would take {whole * block / 1e6:,.0f}"
-    return CheckResult("KV cache", OK, said)
+    return ok("KV cache", said)
 
 
 def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:
@@ -116,8 +116,7 @@ def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:
     try:
         check_model(pair.target)
     except OsdError as error:
-        yield CheckResult(
-            "trees", WARNING if drafter == "causal" else BROKEN, str(error), "leave drafters.kind at causal"
-        )
+        found = warning if drafter == "causal" else broken
+        yield found("trees", str(error), "leave drafters.kind at causal")
         return
-    yield CheckResult("trees", OK, "the target checks drafts that branch")
+    yield ok("trees", "the target checks drafts that branch")

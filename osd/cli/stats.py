@@ -15,8 +15,8 @@ import typer
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
 from osd.cli.drafts import holds_of, tell_holds
-from osd.cli.options import Count, Id, Moment, Name
-from osd.cli.out import Column, Row, TableOutput, count, note, share, size, when
+from osd.cli.options import Id, Moment, Name
+from osd.cli.out import Format, Row, TableOutput, columns, count, note, when
 from storage.errors import BadSetting
 from storage.lossy import lossy_mode
 
@@ -44,60 +44,28 @@ def _flops(value: float) -> str:
     return f"{value:.3g} ZFLOP"
 
 
-def _bytes(value: float) -> str:
-    return f"−{size(-value)}" if value < 0 else size(value)
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.1f} s"
-
-
-ALPHA = Column("alpha", "α", share, right=True)
-OF_DRAFTED = Column("draft_acceptance_rate", "accepted /drafted", share, right=True)
-MEASURES = (
-    Column("requests", "requests", count, right=True),
-    ALPHA,
-    OF_DRAFTED,
-    Column("mean_acceptance_length", "emitted /round", lambda value: f"{value:.2f}", right=True),
-    Column("discard_rate", "discarded /emitted", share, right=True),
-    Column("verification_rate", "rounds /emitted", share, right=True),
-    Column("emitted", "tokens", count, right=True),
-)
+ALPHA = {"alpha": "α", "draft_acceptance_rate": "accepted /drafted"}
+MEASURES = columns(
+    {"mean_acceptance_length": Format("{:.2f}".format, right=True)},
+    requests="requests", **ALPHA, mean_acceptance_length="emitted /round", discard_rate="discarded /emitted",
+    verification_rate="rounds /emitted", emitted="tokens",
+)  # fmt: skip
 """Measures shown in a table; JSON and CSV have every measure and every sum."""
-PLACES = (
-    Column("position", "place", lambda value: str(value + 1), right=True),
-    ALPHA,
-    OF_DRAFTED,
-    Column("drafted", "drafted", count, right=True),
-    Column("accepted", "accepted", count, right=True),
-    Column("refused", "refused", count, right=True),
-    Column("wasted", "not judged", count, right=True),
+PLACES = columns(
+    position="place", **ALPHA, drafted="drafted", accepted="accepted", refused="refused", wasted="not judged"
 )
-COST = (
-    Column("draft", "draft", whole=True),
-    Column("emitted", "tokens", count, right=True),
-    Column("flops_saved", "FLOPs saved", _flops, right=True),
-    Column("bytes_saved", "reading saved", _bytes, right=True),
-    Column("decode_seconds", "decoding", _seconds, right=True),
-    Column("without_seconds", "without a draft", _seconds, right=True),
-    Column("training_seconds", "training", _seconds, right=True),
-    Column("net_gain_seconds", "net gain", _seconds, right=True),
-    Column("update_share", "training /decoding", share, right=True),
-)
-RUNS = (
-    Column("run", "run", lambda value: value[:8], whole=True),
-    Column("draft", "draft", whole=True),
-    Column("state", "state"),
-    Column("started_at", "started", when, whole=True),
-    Column("began", "because"),
-    Column("seconds", "took", _seconds, right=True),
-    Column("training_seconds", "of it training", _seconds, right=True),
-    Column("requests", "requests", count, right=True),
-    Column("positions", "positions", count, right=True),
-    Column("gain", "gain by the gate", lambda value: f"{value:+.4f}", right=True),
-    Column("version", "version"),
-    Column("reason", "reason"),
-)
+COST = columns(
+    {"flops_saved": Format(_flops, right=True)},
+    draft="draft", emitted="tokens", flops_saved="FLOPs saved", bytes_saved="reading saved",
+    decode_seconds="decoding", without_seconds="without a draft", training_seconds="training",
+    net_gain_seconds="net gain", update_share="training /decoding",
+)  # fmt: skip
+RUNS = columns(
+    {"run": Format(lambda value: value[:8], whole=True), "gain": Format(lambda value: f"{value:+.4f}", right=True)},
+    run="run", draft="draft", state="state", started_at="started", began="because", seconds="took",
+    training_seconds="of it training", requests="requests", positions="positions", gain="gain by the gate",
+    version="version", reason="reason",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -136,26 +104,15 @@ class OutcomeFilter(Stretch):
     """This draft version only."""
 
 
-@dataclass(frozen=True)
-class Groups:
-    """What each row is of."""
-
-    by: Annotated[
-        str, typer.Option(metavar="GROUPS", help=f"Comma-separated: {', '.join(GROUPS)}; one time at most.")
-    ] = "route,version"
-
-
-@dataclass(frozen=True)
-class PlaceGroups:
-    """What each row is of, besides a place."""
-
-    by: Annotated[
-        str, typer.Option(metavar="GROUPS", help=f"Comma-separated: {', '.join(PLACE_GROUPS)}; one time at most.")
-    ] = ""
-
-
 @app.command()
-def acceptance(here: CommandContext, groups: Groups, wanted: OutcomeFilter, output: TableOutput) -> None:
+def acceptance(
+    here: CommandContext,
+    wanted: OutcomeFilter,
+    output: TableOutput,
+    by: Annotated[
+        str, typer.Option(help=f"Comma-separated: {', '.join(GROUPS)}; one time at most.", metavar="GROUPS")
+    ] = "route,version",
+) -> None:
     """Show acceptance by route, draft version, gamma controller, tenant, server and time.
 
     α is the chance that a drafted token is accepted given that those before it were: accepted ÷ (accepted +
@@ -168,7 +125,7 @@ def acceptance(here: CommandContext, groups: Groups, wanted: OutcomeFilter, outp
     """
     from storage.insights.service import Answers
 
-    names, window = _names(groups.by), wanted.window()
+    names, window = _names(by), wanted.window()
     with here.store() as store:
         found = Answers(store).acceptance(window, names)
         modes = {lossy_mode(str(row.by["controller"])) for row in Answers(store).acceptance(window, ["controller"])}
@@ -177,7 +134,7 @@ def acceptance(here: CommandContext, groups: Groups, wanted: OutcomeFilter, outp
     rows = [row.as_dict() for row in found]
     which = "yet" if wanted == OutcomeFilter() else "that fit these options"
     output.show(
-        rows, [*_keys(names), *MEASURES], lambda: _draw(rows, names),
+        rows, [*columns(**{name: name for name in names}), *MEASURES], lambda: _draw(rows, names),
         empty=f"No requests have been recorded {which}.",
     )  # fmt: skip
     tell_holds(holds if output.is_table else {})
@@ -192,7 +149,14 @@ def _tell_lossy(modes: Collection[str]) -> None:
 
 
 @app.command()
-def positions(here: CommandContext, groups: PlaceGroups, wanted: OutcomeFilter, output: TableOutput) -> None:
+def positions(
+    here: CommandContext,
+    wanted: OutcomeFilter,
+    output: TableOutput,
+    by: Annotated[
+        str, typer.Option(help=f"Comma-separated: {', '.join(PLACE_GROUPS)}; one time at most.", metavar="GROUPS")
+    ] = "",
+) -> None:
     """Show acceptance by place in the draft.
 
     A table counts places from 1; JSON and CSV from 0, as vLLM's metric does. What was drafted behind a refused token is
@@ -203,21 +167,17 @@ def positions(here: CommandContext, groups: PlaceGroups, wanted: OutcomeFilter, 
     from osd.cli.stats_picture import places
     from storage.insights.service import Answers
 
-    names = _names(groups.by)
+    names = _names(by)
     with here.store() as store:
         rows = [row.as_dict() for row in Answers(store).positions(wanted.window(), names)]
     output.show(
-        rows, [*_keys(names), *PLACES], lambda: places(rows, names),
+        rows, [*columns(**{name: name for name in names}), *PLACES], lambda: places(rows, names),
         empty="No places in drafts have been counted that fit these options.",
     )  # fmt: skip
 
 
 def _names(by: str) -> list[str]:
     return [name.strip() for name in by.split(",") if name.strip()]
-
-
-def _keys(names: list[str]) -> list[Column]:
-    return [Column(name, name, when if name in TIMES else str, whole=True) for name in names]
 
 
 def _draw(rows: Sequence[Row], names: list[str]) -> Figure:
@@ -229,16 +189,15 @@ def _draw(rows: Sequence[Row], names: list[str]) -> Figure:
     return over_time(rows, time, [name for name in names if name != time])
 
 
-@dataclass(frozen=True)
-class TargetFolder:
-    """The target."""
-
-    target: Annotated[Path, typer.Option(metavar="DIR")] | None = None
-    """Folder of the target, for its size. Default: serve.target."""
-
-
 @app.command()
-def cost(here: CommandContext, folder: TargetFolder, wanted: DraftFilter, output: TableOutput) -> None:
+def cost(
+    here: CommandContext,
+    wanted: DraftFilter,
+    output: TableOutput,
+    target: Annotated[
+        Path | None, typer.Option(help="Folder of the target, for its size. Default: serve.target.", metavar="DIR")
+    ] = None,
+) -> None:
     """Show arithmetic, memory traffic and seconds spent and saved, and the net gain, by draft.
 
     FLOPs and bytes follow from counts and model sizes (OSD, appendices A.4 and A.5); each request is counted as if it
@@ -251,13 +210,13 @@ def cost(here: CommandContext, folder: TargetFolder, wanted: DraftFilter, output
     from storage.insights.service import Answers
 
     with here.store() as store:
-        target = _target(folder.target, here)
-        answer = Answers(store).cost(wanted.window(), target=target)
+        large = _target(target, here)
+        answer = Answers(store).cost(wanted.window(), target=large)
     rows = [row.as_dict() for row in answer.rows]
     assumption = _assumption(answer)
     output.show(
         rows, COST, lambda: bars(rows, ["draft"], "net_gain_seconds", "net gain, seconds"),
-        whole={"drafts": rows, "target": target and asdict(target), "assumption": assumption},
+        whole={"drafts": rows, "target": large and asdict(large), "assumption": assumption},
     )  # fmt: skip
     if rows and not output.as_json:
         note(assumption)
@@ -287,16 +246,13 @@ def _assumption(answer: CostAnswer) -> str:
     )
 
 
-@dataclass(frozen=True)
-class RunLimit:
-    """How many runs are shown."""
-
-    limit: Count = 20
-    """Runs at most, newest first."""
-
-
 @app.command()
-def runs(here: CommandContext, wanted: DraftFilter, most: RunLimit, output: TableOutput) -> None:
+def runs(
+    here: CommandContext,
+    wanted: DraftFilter,
+    output: TableOutput,
+    limit: Annotated[int, typer.Option(help="Runs at most, newest first.", metavar="N", min=1)] = 20,
+) -> None:
     """Show training runs: why they began, how long they took, what they trained on, what came of them.
 
     Example: `osd stats runs --since 1d --draft default`
@@ -305,7 +261,7 @@ def runs(here: CommandContext, wanted: DraftFilter, most: RunLimit, output: Tabl
     from storage.insights.service import Answers
 
     with here.store() as store:
-        found = Answers(store).runs(wanted.window(), limit=most.limit)
+        found = Answers(store).runs(wanted.window(), limit=limit)
         holds = holds_of(store, wanted.draft)
     rows: list[dict[str, Any]] = [asdict(row) for row in found]
     labelled = [row | {"label": f"{when(row['started_at'])} {row['state']}"} for row in rows]

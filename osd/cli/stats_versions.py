@@ -11,7 +11,7 @@ import typer
 
 from osd.cli.context import CommandContext
 from osd.cli.options import Count, Id, Moment, Name, span
-from osd.cli.out import Column, Row, TableOutput, count, share, signed, when
+from osd.cli.out import NUMBER, TIME, Format, Row, TableOutput, columns
 from osd.cli.stats import OutcomeFilter, app
 from osd.server.start import choose_pair
 from storage.errors import BadSetting
@@ -26,47 +26,24 @@ if TYPE_CHECKING:
 
 FILE = "tokenizer.json"
 Text = Callable[[int], str | None]
-CHANGE = (
-    Column("route", "route", lambda name: "all routes" if name == "*" else name, whole=True),
-    Column("began", "began", when, whole=True),
-    Column("before", "α before", share, right=True),
-    Column("after", "α after", share, right=True),
-    Column("difference", "difference", signed, right=True),
-    Column("low", "from", signed, right=True),
-    Column("high", "to", signed, right=True),
-    Column("requests_before", "requests before", count, right=True),
-    Column("requests_after", "after", count, right=True),
-    Column("verdict", "verdict"),
-)
-COUNTED = (
-    Column("rejections", "rejections", count, right=True),
-    Column("share", "share", share, right=True),
-    Column("alpha", "α there", share, right=True),
-)
+CHANGE = columns(
+    {"route": Format(lambda name: "all routes" if name == "*" else name, whole=True), "began": TIME},
+    route="route", began="began", before="α before", after="α after", difference="difference", low="from", high="to",
+    requests_before="requests before", requests_after="after", verdict="verdict",
+)  # fmt: skip
+COUNTED = columns(rejections="rejections", share="share", alpha="α there")
 KEYS = {
-    "position": (Column("position", "place", lambda value: str(value + 1), right=True),),
-    "route": (Column("route", "route", whole=True),),
-    "token": (
-        Column("drafted", "drafted", right=True),
-        Column("drafted_text", "text", repr, whole=True),
-        Column("wanted", "wanted", right=True),
-        Column("wanted_text", "text", repr, whole=True),
-    ),
+    "position": columns(position="place"),
+    "route": columns(route="route"),
+    "token": columns({"drafted": NUMBER}, drafted="drafted", drafted_text="text", wanted="wanted", wanted_text="text"),
 }
 MARKS = {"position": "position", "route": "route", "token": "wanted"}
 """Kind of rejections -> the key that only its rows have."""
-TOKENS = (
-    Column("rank", "rank", right=True),
-    Column("token", "token", right=True),
-    Column("token_text", "text", repr, whole=True),
-    Column("precision_before", "precision before", share, right=True),
-    Column("precision_after", "after", share, right=True),
-    Column("precision_gain", "gain", signed, right=True),
-    Column("recall_before", "recall before", share, right=True),
-    Column("recall_after", "after", share, right=True),
-    Column("recall_gain", "gain", signed, right=True),
-    Column("appeared_after", "times after", count, right=True),
-)
+TOKENS = columns(
+    rank="rank", token="token", token_text="text", precision_before="precision before", precision_after="after",
+    precision_gain="gain", recall_before="recall before", recall_after="after", recall_gain="gain",
+    appeared_after="times after",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,14 +94,6 @@ class TokenOptions:
 
 
 @dataclass(frozen=True)
-class RejectionKind:
-    """What is told apart."""
-
-    by: Annotated[str, typer.Option(metavar="KIND")] | None = None
-    """position, route or token; CSV and a picture need one."""
-
-
-@dataclass(frozen=True)
 class TokenSides:
     """What is compared."""
 
@@ -146,7 +115,13 @@ class TokenSides:
 
 @app.command()
 def rejections(
-    here: CommandContext, kind: RejectionKind, wanted: OutcomeFilter, options: TokenOptions, output: TableOutput
+    here: CommandContext,
+    wanted: OutcomeFilter,
+    options: TokenOptions,
+    output: TableOutput,
+    by: Annotated[
+        str | None, typer.Option(help="position, route or token; CSV and a picture need one.", metavar="KIND")
+    ] = None,
 ) -> None:
     """Show where rejections concentrate, and what the target wanted instead.
 
@@ -157,7 +132,6 @@ def rejections(
     """
     from storage.insights.service import Answers
 
-    by = kind.by
     kinds = [by] if by else list(KEYS)
     if unknown := [kind for kind in kinds if kind not in KEYS]:
         raise BadSetting(source="option", key="--by", reason=f"{unknown[0]!r} is none of {', '.join(KEYS)}")

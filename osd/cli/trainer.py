@@ -14,7 +14,7 @@ import typer
 from osd.cli.command import CommandGroup, with_options
 from osd.cli.context import CommandContext, surroundings
 from osd.cli.options import Name
-from osd.cli.out import Column, Output, note, state, when
+from osd.cli.out import Format, Output, columns, note, when
 
 app = CommandGroup(
     "Train drafts; list, pause and cancel what trains.", invoke_without_command=True, no_args_is_help=False
@@ -25,13 +25,10 @@ NameArgument = Annotated[
         help="A trainer, as `osd trainer list` shows it, or how it begins. Default: all.", metavar="TRAINER"
     ),
 ]
-COLUMNS = (
-    Column("id", "trainer", whole=True),
-    Column("state", "state", state),
-    Column("doing", "does", lambda doing: told(doing)),
-    Column("started_at", "since", when, whole=True),
-    Column("age", "heartbeat", lambda age: f"{age:.0f} s", right=True),
-)
+COLUMNS = columns(
+    {"doing": Format(lambda doing: told(doing))},
+    id="trainer", state="state", doing="does", started_at="since", age="heartbeat",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

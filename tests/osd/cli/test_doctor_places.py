@@ -16,9 +16,11 @@ PARTS = ("samples", "weights", "weights cache", "encryption", "new versions", "p
 @pytest.fixture
 def look(osd, monkeypatch: pytest.MonkeyPatch):
     """The findings of those parts, the pair and the broker left out."""
-    from osd.cli import checks
+    from osd.cli import checks, doctor
 
-    monkeypatch.setattr(checks, "CHECKS", (checks.settings, checks.places, checks.notify))
+    monkeypatch.setattr(doctor, "BEFORE_BROKER", (checks.places, checks.notify))
+    monkeypatch.setattr(doctor, "AFTER_BROKER", ())
+    monkeypatch.setattr(checks, "broker", lambda asked: checks.ok("broker", "not asked"))
 
     def run(**variables: str) -> dict[str, dict[str, str]]:
         done = osd("doctor", "--json", **{f"OSD_STORAGE__{name.upper()}": text for name, text in variables.items()})
