@@ -21,86 +21,66 @@ from osd.cli.context import CommandContext
 from storage.errors import OsdError
 
 MARKUP: Any = "markdown"
-PANELS: dict[str, dict[str, tuple[str, str]]] = {
-    "Decode and learn": {
-        "serve": (
-            "serve:serve",
-            "Serve the pair, or replicas that serve it, over HTTP as OpenAI's API, until SIGTERM or Ctrl-C.",
-        ),
-        "generate": ("generate:generate", "Complete a prompt, or every prompt of a file."),
-        "trainer": ("trainer:app", "Train drafts; list, pause and cancel what trains."),
-        "attach": (
-            "attach:attach",
-            "Take what attached engines answer into the store, and publish newer drafts to them, until Ctrl-C.",
-        ),
-        "use": (
-            "config:use",
-            "Write the pair that is served into osd.toml here, so that every command in this folder means it and its "
-            "store.",
-        ),
-        "engines": (
-            "engines:app",
-            "Attach vLLM servers, so that their drafts learn from what they serve. SGLang: experimental.",
-        ),
-    },
-    "Look": {
-        "servers": ("servers:app", "List the serving processes of a store, and take one out of service."),
-        "stats": ("stats:app stats_versions", "Ask how well drafts guess, why, and what it brings."),
-        "audit": (
-            "audit:audit",
-            "Show who changed what and when, from where, and what was before and after; the newest first.",
-        ),
-        "config": (
-            "config:config",
-            "Show which settings are in force, and where each comes from: a file, a variable of the environment, the "
-            "default.",
-        ),
-        "metrics": ("servers:metrics", "Serve the store's numbers at /metrics for Prometheus, until it is stopped."),
-        "doctor": (
-            "doctor:doctor",
-            "Check installation, device, disk, database, storage of samples and weights, broker, trainers, ports, and "
-            "pair.",
-        ),
-    },
-    "Keep": {
-        "drafts": ("drafts:app drafts_decide", "List, inspect, publish and take back versions of a draft."),
-        "router": (
-            "router:app router_show router_discover router_files",
-            "See and steer which draft serves which traffic.",
-        ),
-        "replay": ("replay:app replay_keep replay_import", "See, take out and delete what is kept for learning."),
-        "corpus": ("corpus:app", "Build, look at and export the texts that n-gram drafts know."),
-        "keys": ("keys:app", "Make, list and revoke API keys of `osd serve`."),
-        "db": ("db:app", "Look after the database's schema; back the whole store up, and restore it."),
-    },
-    "Show and measure": {
-        "demo": ("demo:demo", "Watch a draft learn, with the small pair and the prompts that ship with osd."),
-        "bench": ("bench:app", "Measure decoding, learning while serving, and a server under load."),
-    },
+PANELS = {
+    "Decode and learn": "serve generate trainer attach use engines",
+    "Look": "servers stats audit config metrics doctor",
+    "Keep": "drafts router replay corpus keys db",
+    "Show and measure": "demo bench",
 }
-"""By the heading in the help, each subcommand: where in osd.cli it is, which other modules add to it, and the first
-sentence of its own help."""
+"""By the heading in the help, the subcommands."""
+PLACES = {
+    "use": "config",
+    "stats": "stats stats_versions",
+    "metrics": "servers",
+    "drafts": "drafts drafts_decide",
+    "router": "router router_show router_discover router_files",
+    "replay": "replay replay_keep replay_import",
+}
+"""The modules of osd.cli that a subcommand is in, where that is not the one of its name alone."""
+HELP = {
+    "serve": "Serve the pair, or replicas that serve it, over HTTP as OpenAI's API, until SIGTERM or Ctrl-C.",
+    "generate": "Complete a prompt, or every prompt of a file.",
+    "trainer": "Train drafts; list, pause and cancel what trains.",
+    "attach": "Take what attached engines answer into the store, and publish newer drafts to them, until Ctrl-C.",
+    "use": "Write the pair that is served into osd.toml here, so that every command in this folder means it and "
+    "its store.",
+    "engines": "Attach vLLM servers, so that their drafts learn from what they serve. SGLang: experimental.",
+    "servers": "List the serving processes of a store, and take one out of service.",
+    "stats": "Ask how well drafts guess, why, and what it brings.",
+    "audit": "Show who changed what and when, from where, and what was before and after; the newest first.",
+    "config": "Show which settings are in force, and where each comes from: a file, a variable of the "
+    "environment, the default.",
+    "metrics": "Serve the store's numbers at /metrics for Prometheus, until it is stopped.",
+    "doctor": "Check installation, device, disk, database, storage of samples and weights, broker, trainers, "
+    "ports, and pair.",
+    "drafts": "List, inspect, publish and take back versions of a draft.",
+    "router": "See and steer which draft serves which traffic.",
+    "replay": "See, take out and delete what is kept for learning.",
+    "corpus": "Build, look at and export the texts that n-gram drafts know.",
+    "keys": "Make, list and revoke API keys of `osd serve`.",
+    "db": "Look after the database's schema; back the whole store up, and restore it.",
+    "demo": "Watch a draft learn, with the small pair and the prompts that ship with osd.",
+    "bench": "Measure decoding, learning while serving, and a server under load.",
+}
+"""The first sentence of each subcommand's own help."""
 
 
 class LazyCommand(TyperCommand):
     """What the help says of a subcommand whose module is not imported yet."""
 
-    def __init__(self, name: str, place: str, help: str, panel: str) -> None:
-        super().__init__(name, help=help, rich_help_panel=panel, rich_markup_mode=MARKUP)
-        self.place = place
+    def __init__(self, name: str, panel: str) -> None:
+        super().__init__(name, help=HELP[name], rich_help_panel=panel, rich_markup_mode=MARKUP)
 
     def load(self) -> Any:
-        """Return the subcommand itself."""
-        place, *others = self.place.split()
-        module, _, attribute = place.partition(":")
-        found, around = getattr(import_module(f"osd.cli.{module}"), attribute), typer.Typer(rich_markup_mode=MARKUP)
-        for other in others:
-            import_module(f"osd.cli.{other}")
-        if isinstance(found, typer.Typer):
-            around.add_typer(found, name=self.name)
+        """Return the subcommand itself: its module's function of the same name, or the group that is the module's."""
+        name = str(self.name)
+        module, *_ = [import_module(f"osd.cli.{place}") for place in PLACES.get(name, name).split()]
+        found, around = getattr(module, name, None), typer.Typer(rich_markup_mode=MARKUP)
+        if found is None:
+            around.add_typer(module.app, name=name)
         else:
-            around.command(self.name)(with_options(found))
-        return typer.main.get_group(around).commands[str(self.name)]
+            around.command(name)(with_options(found))
+        return typer.main.get_group(around).commands[name]
 
 
 def loaded(command: Any) -> Any:
@@ -113,8 +93,8 @@ class OsdGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for panel, commands in PANELS.items():
-            self.commands.update({name: LazyCommand(name, *found, panel) for name, found in commands.items()})
+        for panel, names in PANELS.items():
+            self.commands.update({name: LazyCommand(name, panel) for name in names.split()})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find the subcommand that the arguments begin with."""

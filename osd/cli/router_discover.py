@@ -6,7 +6,6 @@ The trainer, in a process of its own, does what needs models; it prints JSON, an
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +16,7 @@ from osd.cli.context import CommandContext
 from osd.cli.options import Consent
 from osd.cli.out import NOTHING, NUMBER, Output, columns, counted, note, print_json, print_table
 from osd.cli.router import RouteArgument, app, tell
-from osd.cli.trainer import trainer_command
+from osd.cli.trainer import ask_trainer
 from router.clusters import LEAST
 from storage.errors import BadInput
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
@@ -51,7 +50,7 @@ def discover(
     A candidate is trained for each cluster, so this takes a while; nothing is changed but the list of proposals.
     """
     wanted = [part for name in route or () for part in ("--route", name)]
-    found = ask_trainer(here, "discover", *wanted, "--requests", str(requests))
+    found = found_by(here, "discover", *wanted, "--requests", str(requests))
     with here.store() as store:
         kept = sum(row.requests for row in store.samples.stats() if not route or row.route in route)
         empty = f"Nothing to propose: {_why(kept)}"
@@ -93,14 +92,14 @@ def apply_proposal(
     with here.store() as store:
         proposal = store.proposals.get(number)
     consent.ask(f"{_question(proposal)}?")
-    done = ask_trainer(here, "apply", str(number), *(["--name", name] if name else []))
+    done = found_by(here, "apply", str(number), *(["--name", name] if name else []))
     output.words(done[0], f"Proposal {number} is applied.")
 
 
 @app.command()
 def decline(here: CommandContext, number: NumberArgument, output: Output) -> None:
     """Settle a proposal without doing anything."""
-    done = ask_trainer(here, "decline", str(number))
+    done = found_by(here, "decline", str(number))
     output.words(done[0], f"Proposal {number} is declined.")
 
 
@@ -111,13 +110,13 @@ def split(
     """Find the kinds of traffic within a route, and give each that would gain by it a route and a draft of its own."""
     with here.store() as store:
         store.routes.get(route)
-    found = ask_trainer(here, "discover", "--route", route, "--requests", str(requests))
+    found = found_by(here, "discover", "--route", route, "--requests", str(requests))
     splits = [one for one in found if one["kind"] == "split" and one["state"] == "open"]
     if not splits:
         raise BadInput(reason=f"The traffic of {route} is of one kind, or too little: there is nothing to split.")
     names = ", ".join(one["name"] for one in splits)
     consent.ask(f"Make {counted(len(splits), 'route')} ({names}) from the traffic of {route}?")
-    done = [ask_trainer(here, "apply", str(one["id"]))[0] for one in splits]
+    done = [found_by(here, "apply", str(one["id"]))[0] for one in splits]
     output.words(done, f"{route} is split; new: {', '.join(one['route'] for one in done)}.")
 
 
@@ -139,11 +138,9 @@ def merge(
     tell(changed, f"The route {route} is served by the draft {changed.draft}.", output)
 
 
-def ask_trainer(here: CommandContext, action: str, *arguments: str) -> list[dict[str, Any]]:
-    """Return the output of `python -m trainer routes`; its errors and its exit status become this command's."""
-    config = ["--config", str(here.config)] if here.config else []
-    command = [*trainer_command("routes"), action, *arguments, *config]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+def found_by(here: CommandContext, action: str, *words: str) -> list[dict[str, Any]]:
+    """Return what the trainer answers; its errors and its exit status become this command's."""
+    done = ask_trainer(here, action, *words)
     if done.returncode:
         raise typer.Exit(done.returncode)
     answer: list[dict[str, Any]] = json.loads(done.stdout)

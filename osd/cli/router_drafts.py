@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osd.cli.context import CommandContext
-from osd.cli.trainer import trainer_command
+from osd.cli.trainer import ask_trainer
 from storage.errors import BadInput, DuplicateRoute, NotPlain, RouteWithoutDraft
 from storage.names import draft_of
 from storage.records import DEFAULT_DRAFT, DraftVersion, Route
@@ -72,9 +72,7 @@ def nearest(store: Store, here: CommandContext, route: str) -> str:
     The trainer scores them in a process of its own. Raises BadInput with its message when it fails.
     """
     named = any(row.route == route for row in store.samples.stats())
-    config = ["--config", str(here.config)] if here.config else []
-    command = [*trainer_command("routes"), "nearest", *config, *(["--route", route] if named else [])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = ask_trainer(here, "nearest", *(["--route", route] if named else []), stderr=subprocess.PIPE)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1].removeprefix("osd: ")
         raise BadInput(reason=f"The nearest draft was not found: {said}")

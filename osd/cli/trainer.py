@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -41,7 +42,7 @@ class TrainerOptions:
     """Train this draft only. Default: every draft."""
 
 
-def trainer(ctx: typer.Context, options: TrainerOptions) -> None:
+def train(ctx: typer.Context, options: TrainerOptions) -> None:
     """Train drafts from the replay store until stopped.
 
     The trainer takes what servers have recorded, distils the draft, and publishes the result if the gate finds it
@@ -58,7 +59,7 @@ def trainer(ctx: typer.Context, options: TrainerOptions) -> None:
     become(command)
 
 
-app.callback()(with_options(trainer))
+app.callback()(with_options(train))
 
 
 @app.command("list")
@@ -127,6 +128,13 @@ def told(doing: Mapping[str, Any]) -> str:
 def trainer_command(action: str, *, config: Path | None = None) -> list[str]:
     """Return the command line of a trainer process; ``-P`` keeps the working directory out of its imports."""
     return [sys.executable, "-P", "-m", "trainer", action, *(["--config", str(config)] if config else [])]
+
+
+def ask_trainer(here: CommandContext, action: str, *words: str, **pipes: Any) -> subprocess.CompletedProcess[str]:
+    """Run `python -m trainer routes`, which prints JSON; what it says beside goes where ``pipes`` say."""
+    config = ["--config", str(here.config)] if here.config else []
+    command = [*trainer_command("routes"), action, *words, *config]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **pipes)
 
 
 def become(command: list[str]) -> None:
