@@ -13,11 +13,11 @@ from benchmarks.routes.result import LAST, ArmResult, RoutedRequest, alpha
 from benchmarks.routes.traffic import TrafficItem, set_up
 from osd.bench.harness.watch import Watch
 from osd.demo.runner.alone import TargetAlone
-from osd.demo.runner.arrival import RequestGate, make_arrival
 from osd.demo.runner.circle import make_new_folder
-from osd.demo.runner.feed import RequestFeed, Spent
+from osd.demo.runner.feed import RequestFeed, RequestGate, Spent, make_arrival
 from osd.demo.runner.process import WorkerProcess, save_settings, worker_beside
-from osd.demo.runner.scoring import DraftReader, TargetReader, loaded_hits
+from osd.demo.runner.stream import draft_hits, loaded_hits
+from osd.drafters.scoring import drawn_from
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair
@@ -54,8 +54,8 @@ class ArmStream:
     ) -> None:  # fmt: skip
         self._setting, self._engine, self._worker = setting, engine, worker
         self._feed = RequestFeed(engine, arrival, "(any)")
-        self._frozen = DraftReader(setting.pair.draft, engine.limit)
-        self._target = TargetReader(setting.pair.target, engine.limit)
+        self._frozen = setting.pair.draft.decoder(1, engine.limit)
+        self._target = setting.pair.target.decoder(1, engine.limit)
         self._alone = TargetAlone(setting.pair, engine.settings)
         self._watch = watch
         self._items: dict[str, tuple[int, TrafficItem]] = {}
@@ -96,9 +96,9 @@ class ArmStream:
         version = completion.outcomes[-1].draft_version
         loaded_drafts = self._engine.drafter.loaded_drafts
         serving = next((s for s in loaded_drafts.values() if s.version == version), self._engine.drafter.default)
-        judged, p = len(completion.tokens), self._target.distributions(completion)
+        judged, p = len(completion.tokens), drawn_from(self._target, completion)
         self._texts.append((item.domain, completion))
-        frozen, mine = sum(self._frozen.hits(completion, p)), sum(loaded_hits(serving, completion, p))
+        frozen, mine = sum(draft_hits(self._frozen, completion, p)), sum(loaded_hits(serving, completion, p))
         self.result.seen.append(
             RoutedRequest(
                 item.domain, completion.route, serving.draft, version, judged, mine, frozen, spent.seconds, number
@@ -119,7 +119,7 @@ class ArmStream:
         loaded = self._engine.drafter.loaded_drafts.get(served.most_common(1)[0][0]) if texts else None
         if loaded is None or then is None:
             return None
-        now = sum(sum(loaded_hits(loaded, text, self._target.distributions(text))) for text in texts)
+        now = sum(sum(loaded_hits(loaded, text, drawn_from(self._target, text))) for text in texts)
         return round(then - now / sum(len(text.tokens) for text in texts), 4)
 
 

@@ -18,9 +18,8 @@ from benchmarks.figures import mean_of
 from benchmarks.papers.experiment import PaperExperiment, PaperFindings, PapersBench
 from benchmarks.papers.experiments.served import BATCH, drawn, fresh
 from benchmarks.papers.experiments.timing import TimedAnswer, TimedEngine, by_turns, ratios_of, speed_up_of
-from osd.demo.runner.arrival import make_arrival
 from osd.demo.runner.circle import StreamPlan, own_settings, turning
-from osd.demo.runner.feed import RequestFeed
+from osd.demo.runner.feed import RequestFeed, make_arrival
 from osd.demo.runner.source import Segment
 from osd.models.features.decoder import feature_target, load_feature_model
 from osd.models.features.files import save_feature_draft

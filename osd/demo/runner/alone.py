@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from osd.demo.runner.arrival import Free
-from osd.demo.runner.feed import RequestFeed, Spent
+from osd.demo.runner.feed import Free, RequestFeed, Spent
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.sequence import Completion

@@ -1,21 +1,25 @@
-"""The whole circle on one machine: engine, recorder, swap and a worker process, over a store of its own.
+"""The whole circle on one machine: engine, recorder, swap and a worker process, over a store of its own; and beside it
+the dashboard, the admin port of `osd serve` over the run's engine and store.
 
 The parts that it wires: osd.engine.session (engine, recorder, swap), osd.demo.runner.process (the worker),
-osd.demo.runner.arrival (when a request may start), osd.demo.runner.stream (the loop), osd.demo.runner.scoring and
-osd.demo.runner.alone (what is measured beside).
+osd.demo.runner.feed (when a request may start), osd.demo.runner.stream (the loop) and osd.demo.runner.alone (what is
+measured beside).
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from osd.demo.runner.alone import TargetAlone
-from osd.demo.runner.arrival import make_arrival
-from osd.demo.runner.feed import Spent
+from osd.demo.runner.feed import Spent, make_arrival
 from osd.demo.runner.process import WorkerProcess, save_settings, worker_beside
 from osd.demo.runner.source import Segment
 from osd.demo.runner.stream import Stream, StreamTrace, Watch
@@ -33,6 +37,8 @@ from storage.store import Store, open_store
 
 SWAP_POLL_SECONDS, WORKER_POLL_SECONDS, FLUSH_SECONDS = 0.1, 0.2, 0.5
 """Everything is on one machine and people are watching, so that nobody waits for a clock."""
+HOST = "127.0.0.1"
+STEP_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class StreamPlan:
     """A new folder for everything that comes of it."""
     settings: Settings
     arrival: str = "paced"
-    """free, paced or lockstep; see osd.demo.runner.arrival."""
+    """free, paced or lockstep; see osd.demo.runner.feed."""
     max_new_tokens: int = 64
     check_every: int = 16
     """Every so many-th greedy request is decoded again by the target alone."""
@@ -171,3 +177,67 @@ def _name_routes(store: Store, pair: Pair, segments: Sequence[Segment]) -> None:
     store.versions.register_root(DEFAULT_DRAFT, Path(in_folder(pair.draft).name))
     for segment in segments:
         store.routes.add(Route(segment.name, DEFAULT_DRAFT))
+
+
+class Steps:
+    """What the dashboard asks of the thread that steps the engine; here that is the run itself."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def running(self) -> int:
+        """Requests in the batch."""
+        return len(self._engine.rows)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in line."""
+        return len(self._engine.admission.waiting)
+
+    @property
+    def finished(self) -> int:
+        """Nobody asks: no database is told of this run."""
+        return 0
+
+
+@contextmanager
+def looking_on(circle: Circle, console: Console) -> Iterator[None]:
+    """Serve the dashboard for as long as the block runs, where the plan names a port. Raises BadSetting."""
+    port = circle.plan.port
+    if port is None:
+        yield
+        return
+    from osd.server.admin.routes import make_admin
+    from osd.server.admin.snapshots import Snapshots
+    from osd.server.http.keys import KeyRing
+    from osd.server.metrics.server import Meters
+    from osd.server.process.engine_server import EngineCollector, EngineHost
+    from osd.server.process.listen import listen, url
+    from osd.server.process.server import LAST_SECONDS, Exposition, listener
+
+    settings = circle.plan.settings
+    ring = KeyRing(circle.store.keys, settings.server.keys_poll_seconds)
+    host = EngineHost(settings, circle.store, ring, Meters(), None, Steps(circle.engine), circle.engine)
+    host.measure = Exposition(host, EngineCollector(circle.engine, host.model)).whole
+    with listen(HOST, port, "osd demo --port") as bound:
+        server = listener(make_admin(host, Snapshots(host, host.facts), host.inside()))
+        serving = threading.Thread(target=server.run, args=([bound],), name="osd-dashboard", daemon=True)
+        serving.start()
+        console.print(f"Dashboard: {url(bound)}/dashboard", highlight=False, soft_wrap=True)
+        try:
+            yield
+        finally:
+            host.ready, server.should_exit = False, True
+            serving.join(2 * LAST_SECONDS)
+
+
+def stay(circle: Circle, console: Console) -> None:
+    """Leave the dashboard open until Ctrl-C; versions may be promoted and taken back, so the engine goes on."""
+    console.print("Everything was served. The dashboard stays open; Ctrl-C ends it.", soft_wrap=True)
+    try:
+        while True:
+            circle.engine.step()
+            time.sleep(STEP_SECONDS)
+    except KeyboardInterrupt:
+        return

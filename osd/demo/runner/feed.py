@@ -1,24 +1,37 @@
 """Requests into a running engine as they may start, and each finished one with the time that it took.
 
+When the next one may start is its arrival:
+
+- free: as fast as the engine goes
+- paced: only so many finished requests may be ahead of the trainer
+- lockstep: after every I requests, wait until the training that they caused is over and its version serves (the OSD
+  paper's Algorithm 1, which updates the draft between two requests)
+
 Only steps of the engine count: a step's time is divided among the requests in flight.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, get_args
 
-from osd.demo.runner.arrival import RequestGate
 from osd.engine.engine import Engine
 from osd.sequence import Completion
-from storage.errors import BadRequest, TrainingFailed
-from storage.records import Request
+from storage.errors import BadRequest, BadSetting, TrainingFailed
+from storage.records import Request, RunState
+from storage.store import Store
 
 IDLE_SECONDS = 0.02
 """Sleep between two looks while nothing may start."""
 STALLED_SECONDS = 300.0
 """After so long without a request starting, training is taken for stuck."""
+LOOK_SECONDS = 0.1
+"""How often the database is asked at most."""
+
+Kind = Literal["free", "paced", "lockstep"]
+Serving = Callable[[], Mapping[str, str]]
+"""The versions that draft now, of the drafts that are in memory."""
 
 
 class Spent(NamedTuple):
@@ -93,3 +106,101 @@ class RequestFeed:
     def _spent(self, request_id: str) -> Spent:
         share = self._share.pop(request_id)
         return Spent(share, (self._stepped - self._since.pop(request_id)) / share)
+
+
+class RequestGate(Protocol):
+    """Lets requests in."""
+
+    def may_start(self, started: int, finished: int) -> bool:
+        """Whether another one may start, when so many have started and finished since the stream began."""
+        ...
+
+
+class TrainerView:
+    """What the database says about the training of some drafts."""
+
+    def __init__(self, store: Store, drafts: Sequence[str]) -> None:
+        self._store, self._drafts = store, drafts
+        self._looked = 0.0
+        self.waiting = 0
+        """Requests that no run has claimed (held-out ones are never claimed), of the draft that has most."""
+        self.busy = False
+        """Whether a run is under way."""
+        self.current: dict[str, str] = {}
+        """The version that should serve, by draft."""
+
+    def look(self) -> None:
+        """Ask again if it is time. In this order: what a run takes after the first question makes it busy in the
+        second, and what it publishes after the second would be seen in the third."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        store, drafts = self._store, self._drafts
+        self.waiting = max(store.samples.waiting(draft).requests for draft in drafts)
+        self.busy = any(run.state is RunState.CLAIMED for draft in drafts for run in store.runs.list(draft, limit=1))
+        self.current = {draft: store.versions.current(draft).id for draft in drafts}
+        self._looked = time.monotonic()
+
+
+class Free:
+    """Every request starts when there is room for it."""
+
+    def may_start(self, started: int, finished: int) -> bool:
+        """Always."""
+        return True
+
+
+class PacedArrival:
+    """Holds requests back while ``ahead`` recorded ones wait to be claimed for training."""
+
+    def __init__(self, trainer: TrainerView, ahead: int) -> None:
+        self._trainer, self._ahead = trainer, ahead
+
+    def may_start(self, started: int, finished: int) -> bool:
+        """Whether the trainer keeps up."""
+        self._trainer.look()
+        return self._trainer.waiting < self._ahead
+
+
+class Lockstep:
+    """Lets ``interval`` requests in at a time; the next ones meet the draft that was trained on these."""
+
+    def __init__(self, trainer: TrainerView, interval: int, *, serving: Serving, recorded: Callable[[], bool]) -> None:
+        """``recorded``: whether all that has finished is in the store."""
+        self._trainer, self._interval = trainer, interval
+        self._serving, self._recorded = serving, recorded
+        self._settled = 0
+
+    def may_start(self, started: int, finished: int) -> bool:
+        """Between two updates, or once the last one has reached the engine."""
+        if started < self._settled + self._interval:
+            return True
+        if finished < started or not self._is_over():
+            return False
+        self._settled = started
+        return True
+
+    def _is_over(self) -> bool:
+        if not self._recorded():
+            return False
+        self._trainer.look()
+        is_idle = self._trainer.waiting < self._interval and not self._trainer.busy
+        serving = self._serving()
+        return is_idle and all(serving.get(draft, now) == now for draft, now in self._trainer.current.items())
+
+
+def make_arrival(kind: str, store: Store, drafts: Sequence[str], engine: Engine, interval: int) -> RequestGate:
+    """The arrival of that name; ``paced`` lets two update intervals wait. Raises BadSetting."""
+    trainer = TrainerView(store, drafts)
+    match kind:
+        case "free":
+            return Free()
+        case "paced":
+            return PacedArrival(trainer, 2 * interval)
+        case "lockstep":
+            recorded = engine.recorder.wait if engine.recorder else lambda _: True
+
+            def serving() -> dict[str, str]:
+                return {draft: loaded.version for draft, loaded in engine.drafter.loaded_drafts.items()}
+
+            return Lockstep(trainer, interval, serving=serving, recorded=lambda: recorded(LOOK_SECONDS))
+    raise BadSetting(source="option", key="arrival", reason=f"{kind!r} is none of {', '.join(get_args(Kind))}")

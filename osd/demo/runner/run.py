@@ -7,25 +7,27 @@ epochs and with the same settings as online; then it reads the same texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
 from osd.demo import DRAFT, TARGET
-from osd.demo.ctrl_c import ctrl_c
 from osd.demo.prompts import DOMAINS
-from osd.demo.runner.circle import Circle, StreamPlan, own_settings, turning
-from osd.demo.runner.onlooker import looking_on, stay
+from osd.demo.runner.circle import Circle, StreamPlan, looking_on, own_settings, stay, turning
 from osd.demo.runner.panel import watching
 from osd.demo.runner.process import distil_offline
 from osd.demo.runner.report import leave, show, tidy
 from osd.demo.runner.results import RunResults, collect, segment_facts
-from osd.demo.runner.scoring import DraftReader, TargetReader
 from osd.demo.runner.source import demo_segments
-from osd.demo.runner.stream import StreamTrace
+from osd.demo.runner.stream import StreamTrace, draft_hits
+from osd.drafters.scoring import drawn_from
 from osd.engine.session import in_folder
 from osd.models.pair import load_model
 from storage.settings import Settings
@@ -164,7 +166,7 @@ def read_offline(circle: Circle, trace: StreamTrace, tell: Callable[[str], None]
     Raises TrainingFailed.
     """
     plan, start = circle.plan, Path(in_folder(circle.pair.draft).name)
-    target = TargetReader(circle.pair.target, circle.engine.limit)
+    target = circle.pair.target.decoder(1, circle.engine.limit)
     for segment in plan.segments:
         served = trace.of(segment.name)
         if not served:
@@ -174,8 +176,39 @@ def read_offline(circle: Circle, trace: StreamTrace, tell: Callable[[str], None]
             plan.data / "osd.toml", plan.log, draft=start, route=segment.name,
             out=plan.out / "offline" / segment.name, epochs=EPOCHS,
         )  # fmt: skip
-        reader = DraftReader(load_model(folder, circle.pair.device, plan.settings.serve.dtype), circle.engine.limit)
+        draft = load_model(folder, circle.pair.device, plan.settings.serve.dtype)
+        reader = draft.decoder(1, circle.engine.limit)
         for one in served:
             text = trace.completions[one.request_id]
-            offline = sum(reader.hits(text, target.distributions(text)))
+            offline = sum(draft_hits(reader, text, drawn_from(target, text)))
             trace.served[one.index] = replace(one, offline_hits=offline)
+
+
+@contextmanager
+def ctrl_c() -> Iterator[Callable[[], None]]:
+    """Catch Ctrl-C so that it cannot be lost: yields a check to call in a loop, which raises KeyboardInterrupt again.
+
+    Python raises KeyboardInterrupt wherever the main thread happens to be. In a callback of compiled code, a finalizer
+    or a weak reference's callback it can only be printed, and the work goes on as if nobody had asked.
+
+    The first KeyboardInterrupt is raised as ever. Outside the main thread signals are not seen, and the check does
+    nothing.
+    """
+    asked = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        signal.default_int_handler(number, frame)
+
+    def heed() -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield heed
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield heed
+    finally:
+        signal.signal(signal.SIGINT, before)

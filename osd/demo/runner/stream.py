@@ -2,7 +2,9 @@
 
     start → step → read the finished text with the frozen draft and the serving one → now and then, the target alone
 
-Only steps of the engine count as time spent decoding. Reading, checking and waiting happen between steps.
+Only steps of the engine count as time spent decoding. Reading, checking and waiting happen between steps. A finished
+text is read in one forward pass over prompt and output, and where it was sampled in one of the target; see
+osd.demo.runner.measure for why this is α.
 """
 
 from __future__ import annotations
@@ -12,16 +14,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+import torch
 from torch import Tensor
 
 from osd.demo.runner.alone import TargetAlone
-from osd.demo.runner.arrival import RequestGate
-from osd.demo.runner.feed import RequestFeed, Spent
+from osd.demo.runner.feed import RequestFeed, RequestGate, Spent
 from osd.demo.runner.measure import FinishedRequest, SwapSeen
-from osd.demo.runner.scoring import DraftReader, TargetReader, blended_hits, loaded_hits
 from osd.demo.runner.source import Segment
-from osd.drafters.blended import BlendedDrafter
+from osd.drafters.blended import BlendedDrafter, TableGuesses
+from osd.drafters.loaded_draft import LoadedDraft
+from osd.drafters.ngram.guess import sureness_of, trust_in_model
+from osd.drafters.scoring import drawn_from, expected_hits, logits_of, reader_of
 from osd.engine.engine import Engine
+from osd.models.decoder import Decoder
 from osd.prompts import encode
 from osd.sequence import Completion
 from storage.errors import BadRequest
@@ -78,8 +83,8 @@ class Stream:
         self._engine, self._alone, self._sampling = engine, alone, sampling
         self._feed = RequestFeed(engine, arrival, DEFAULT_DRAFT)
         self._max_new_tokens, self._check_every = max_new_tokens, check_every
-        self._frozen = DraftReader(engine.pair.draft, engine.limit)
-        self._target = TargetReader(engine.pair.target, engine.limit)
+        self._frozen = engine.pair.draft.decoder(1, engine.limit)
+        self._target = engine.pair.target.decoder(1, engine.limit)
         self._version = engine.draft_version
         self._numbers: dict[str, int] = {}
         """Which of their segment's prompts the requests in flight are."""
@@ -134,8 +139,8 @@ class Stream:
 
     def _finish(self, completion: Completion, spent: Spent, name: str, trace: StreamTrace) -> None:
         index = len(trace.served)
-        p = self._target.distributions(completion)
-        frozen = self._frozen.hits(completion, p)
+        p = drawn_from(self._target, completion)
+        frozen = draft_hits(self._frozen, completion, p)
         outcomes = completion.outcomes
         online, judged = self._online(completion, p)
         trace.completions[completion.request.id] = completion
@@ -161,3 +166,38 @@ class Stream:
         )
         if p is None and self._check_every and index % self._check_every == 0:
             self._alone.hold(completion, spent)
+
+
+def draft_hits(decoder: Decoder, completion: Completion, p: Tensor | None = None) -> Sequence[float]:
+    """Return :func:`osd.drafters.scoring.expected_hits` of a draft that reads the text in a cache of its own, a row."""
+    text, count = _text(completion), len(completion.tokens)
+    return expected_hits(decoder, text, count, completion.request.sampling, p) if count else []
+
+
+def loaded_hits(loaded: LoadedDraft, completion: Completion, p: Tensor | None) -> Sequence[float]:
+    """Return :func:`osd.drafters.scoring.expected_hits` of a draft that an engine has loaded."""
+    reader = reader_of(loaded, len(_text(completion)))
+    found = draft_hits(reader, completion, p)
+    reader.cache.drop()
+    return found
+
+
+def _text(completion: Completion) -> list[int]:
+    return [*completion.prompt, *completion.tokens]
+
+
+def blended_hits(loaded: LoadedDraft, watched: TableGuesses, completion: Completion) -> list[bool]:
+    """For every token of the output, whether draft and table together would have named it: the table what it guessed
+    there before it was said, whichever of the two is trusted more by now."""
+    output = list(completion.tokens)
+    tokens = [*completion.prompt, *output]
+    reader = reader_of(loaded, len(tokens))
+    peaks, said = logits_of(reader, tokens, len(output)).softmax(-1, dtype=torch.float32).max(-1)
+    reader.cache.drop()
+    models = watched.trust.models[int(not completion.request.sampling.greedy)]
+    found = zip(output, said.tolist(), peaks.tolist(), watched.guesses, strict=True)
+    hits = []
+    for token, own, peak, (guess, believed) in found:
+        kind = sureness_of(peak)
+        hits.append(token == (guess if believed > trust_in_model(models[kind], kind) else own))
+    return hits

@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner, Result
 
+from osd.cli import checks, doctor
 from osd.cli.main import app
+from osd.server.start import SHIPPED, PairNames
 from storage.records import Outcome, RequestSamples, RunState
-from storage.settings import load_settings
+from storage.settings import ServeSettings, load_settings
 from storage.store import Store, open_store
 from tests.support import launch
 
 Done = Result | subprocess.CompletedProcess[str]
 Osd = Callable[..., Done]
+LOADED: dict[Any, Any] = {}
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """The data directory of this test's osd."""
     return tmp_path / "data"
+
+
+@pytest.fixture(autouse=True)
+def loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pair that ships with osd is loaded once for all commands that run in this process."""
+    load = PairNames.load
+
+    def loaded(names: PairNames, serve: ServeSettings) -> Any:
+        if not names.target.startswith(str(SHIPPED)) or not names.draft.startswith(str(SHIPPED)):
+            return load(names, serve)
+        key = names, serve.device, serve.dtype, serve.device_map, serve.draft_device
+        return LOADED.setdefault(key, LOADED.get(key) or load(names, serve))
+
+    monkeypatch.setattr(PairNames, "load", loaded)
 
 
 @pytest.fixture
@@ -47,6 +66,20 @@ def osd(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Osd:
 
 
 @pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``only(*checks)``: of the checks of `osd doctor` that need settings these alone, and nobody asks the broker."""
+
+    def choose(*chosen: Any) -> None:
+        ping = lambda here: subprocess.Popen(["true"], stdout=subprocess.PIPE)  # noqa: E731
+        monkeypatch.setattr(checks, "ping", ping)
+        monkeypatch.setattr(checks, "broker", lambda asked: checks.ok("broker", "not asked"))
+        monkeypatch.setattr(doctor, "BEFORE_BROKER", chosen)
+        monkeypatch.setattr(doctor, "AFTER_BROKER", ())
+
+    return choose
+
+
+@pytest.fixture
 def osd_process(data: Path, tmp_path: Path) -> Osd:
     """The same in a process of its own, for what only a process shows. The status is ``returncode`` there."""
 
@@ -58,27 +91,32 @@ def osd_process(data: Path, tmp_path: Path) -> Osd:
     return run
 
 
-@pytest.fixture
-def filled(data: Path, tmp_path: Path) -> Iterator[Filled]:
-    """A store with one draft, a version that was published, one that was rejected, and a few requests."""
-    settings = load_settings(storage={"directory": data, "holdout": 0.0})
-    with open_store(settings) as store:
-        root = store.versions.register_root("default", model_folder(tmp_path / "draft", 0.0))
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """The data directory that every test's :func:`filled` is a copy of, and its versions."""
+    folder = tmp_path_factory.mktemp("kept")
+    with open_store(load_settings(storage={"directory": folder / "data", "holdout": 0.0})) as store:
+        root = store.versions.register_root("default", model_folder(folder / "draft", 0.0))
         store.samples.add([samples(i, root.id) for i in range(6)])
         store.outcomes.add([outcome(i, root.id) for i in range(6)], "test")
         run = store.runs.claim("default", "test", min_requests=1, max_age_seconds=60, lease_seconds=60)
         assert run is not None
         child = store.versions.stage(
-            "default",
-            root.id,
-            "full",
-            lambda folder: write_model(folder, 1.0),
-            run_id=run.id,
+            "default", root.id, "full", lambda folder: write_model(folder, 1.0), run_id=run.id,
             provenance={"osd": "test"},
-        )
+        )  # fmt: skip
         store.versions.publish(child.id, {"gain": 0.25}, run=run)
         store.runs.finish(run, RunState.PUBLISHED, child.id)
-        yield Filled(store, root.id, child.id)
+    return folder / "data", root.id, child.id
+
+
+@pytest.fixture
+def filled(kept: tuple[Path, str, str], data: Path) -> Iterator[Filled]:
+    """A store with one draft, a version that was published, and a few requests."""
+    folder, root, child = kept
+    shutil.copytree(folder, data)
+    with open_store(load_settings(storage={"directory": data, "holdout": 0.0})) as store:
+        yield Filled(store, root, child)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from osd.cli import checks
+from osd.cli import checks, serving_checks
 from osd.cli.context import CommandContext
 from osd.cli.serving_checks import ports
 from osd.server.start import SHIPPED
@@ -36,7 +36,8 @@ def test_a_sound_machine(osd, data: Path):
     assert not data.exists()
 
 
-def test_a_look_makes_no_folder_for_weights(osd, data: Path, tmp_path: Path):
+def test_a_look_makes_no_folder_for_weights(osd, only, data: Path, tmp_path: Path):
+    only(checks.disk, checks.database, checks.places, checks.weights)
     elsewhere = {"OSD_STORAGE__URL": f"sqlite:///{tmp_path / 'elsewhere.db'}"}
     osd("db", "upgrade", **elsewhere)
     assert findings(osd("doctor", "--json", **elsewhere))["database"]["state"] == "ok"
@@ -61,7 +62,8 @@ def test_broken_parts_are_named_with_what_mends_them(osd, filled):
     assert "osd drafts rollback default" in osd("doctor", **wrong).stdout
 
 
-def test_a_model_that_is_not_whole_is_no_sound_pair(osd, tmp_path: Path):
+def test_a_model_that_is_not_whole_is_no_sound_pair(osd, only, tmp_path: Path):
+    only(serving_checks.pair)
     target = Path(shutil.copytree(SHIPPED / "target", tmp_path / "target"))
     tensors, config = load_file(target / "model.safetensors"), target / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": False}))
@@ -80,14 +82,16 @@ def test_settings_that_cannot_be_read_end_the_look_early(osd, tmp_path: Path):
     assert "did you mean 'max_batch'" in done.stdout
 
 
-def test_a_rule_and_a_drafter_that_there_are_not_are_named(osd):
+def test_a_rule_and_a_drafter_that_there_are_not_are_named(osd, only):
+    only(serving_checks.choices)
     for key in ("gamma.rule", "drafters.kind"):
         done = osd("doctor", "--json", **{f"OSD_{key.replace('.', '__')}".upper(): "clairvoyant"})
         wrong = [row["found"] for row in json.loads(done.stdout) if row["state"] == "broken"]
         assert done.exit_code == 1 and len(wrong) == 1 and f"{key}: there is no" in wrong[0]
 
 
-def test_a_database_may_be_empty_and_must_answer(osd, data: Path):
+def test_a_database_may_be_empty_and_must_answer(osd, only, data: Path):
+    only(checks.database)
     data.mkdir()
     (data / "osd.db").touch()
     assert findings(osd("doctor", "--json"))["database"]["state"] == "ok"
@@ -95,7 +99,8 @@ def test_a_database_may_be_empty_and_must_answer(osd, data: Path):
     assert findings(done)["database"]["state"] == "broken"
 
 
-def test_a_newer_database_asks_for_a_newer_osd(osd, data: Path):
+def test_a_newer_database_asks_for_a_newer_osd(osd, only, data: Path):
+    only(checks.database)
     assert osd("db", "upgrade").exit_code == 0
     with closing(sqlite3.connect(data / "osd.db")) as database:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
@@ -106,7 +111,8 @@ def test_a_newer_database_asks_for_a_newer_osd(osd, data: Path):
         assert done.exit_code == 5 and "Update osd" in done.stderr and "osd db upgrade" not in done.stderr
 
 
-def test_a_pair_of_the_command_line_is_the_one_that_is_tried(osd, tmp_path: Path):
+def test_a_pair_of_the_command_line_is_the_one_that_is_tried(osd, only, tmp_path: Path):
+    only(serving_checks.pair)
     found = findings(osd("doctor", "--json", "--target", SHIPPED / "target", "--draft", SHIPPED / "draft"))["pair"]
     assert found["state"] == "ok" and found["found"].startswith(f"{SHIPPED / 'target'} with {SHIPPED / 'draft'}")
     wrong = findings(osd("doctor", "--json", "--target", tmp_path, "--draft", SHIPPED / "draft"))["pair"]
@@ -121,7 +127,8 @@ def context(**sections) -> CommandContext:
     return made
 
 
-def test_what_keys_and_values_may_take_is_told(osd):
+def test_what_keys_and_values_may_take_is_told(osd, only):
+    only(serving_checks.pair)
     asked = {"OSD_SERVE__MAX_BATCH": "32", "OSD_SERVE__MAX_LENGTH": "1000"}
     found = findings(osd("doctor", "--json", **asked))["KV cache"]
     assert found["state"] == "ok" and re.fullmatch(

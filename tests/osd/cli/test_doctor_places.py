@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from osd.cli import checks
 from storage.files.bucket import ObjectStore
 from tests.storage.conftest import postgres_url, s3, s3_endpoint, upgraded_postgres  # noqa: F401, fixtures
 
@@ -14,13 +15,9 @@ PARTS = ("samples", "weights", "weights cache", "encryption", "new versions", "p
 
 
 @pytest.fixture
-def look(osd, monkeypatch: pytest.MonkeyPatch):
+def look(osd, only):
     """The findings of those parts, the pair and the broker left out."""
-    from osd.cli import checks, doctor
-
-    monkeypatch.setattr(doctor, "BEFORE_BROKER", (checks.places, checks.notify))
-    monkeypatch.setattr(doctor, "AFTER_BROKER", ())
-    monkeypatch.setattr(checks, "broker", lambda asked: checks.ok("broker", "not asked"))
+    only(checks.places, checks.notify)
 
     def run(**variables: str) -> dict[str, dict[str, str]]:
         done = osd("doctor", "--json", **{f"OSD_STORAGE__{name.upper()}": text for name, text in variables.items()})

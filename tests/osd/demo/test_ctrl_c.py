@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from osd.demo.ctrl_c import ctrl_c
+from osd.demo.runner.run import ctrl_c
 
 
 class Dying:

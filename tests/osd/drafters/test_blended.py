@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.demo.runner.scoring import blended_hits
+from osd.demo.runner.stream import blended_hits
 from osd.drafters.blended import BlendedDrafter
 from osd.drafters.chain import Chain
 from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SEEN

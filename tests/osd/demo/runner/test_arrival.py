@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from osd.demo.runner import arrival
-from osd.demo.runner.arrival import Free, Lockstep, PacedArrival, TrainerView, make_arrival
+from osd.demo.runner.feed import Free, Lockstep, PacedArrival, TrainerView, make_arrival
 from osd.engine.engine import Engine
 from storage.errors import BadSetting
 from storage.records import RunState, TrainingRun

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from osd.demo.runner.alone import TargetAlone
-from osd.demo.runner.arrival import Free
-from osd.demo.runner.feed import RequestFeed, Spent
-from osd.demo.runner.scoring import DraftReader, TargetReader, loaded_hits
+from osd.demo.runner.feed import Free, RequestFeed, Spent
+from osd.demo.runner.stream import draft_hits, loaded_hits
+from osd.drafters.scoring import drawn_from
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.sequence import Completion
@@ -44,23 +44,23 @@ def rounds(hits: Sequence[float], room: int) -> list[tuple[int, int]]:
 
 def test_reading_the_text_tells_every_round_that_the_engine_had() -> None:
     pair = random_pair(noise=0.3)
-    reader = DraftReader(pair.draft, 128)
+    reader = pair.draft.decoder(1, 128)
     texts = serve(pair)
     for completion in texts:
-        told = rounds(reader.hits(completion), len(completion.tokens))
+        told = rounds(draft_hits(reader, completion), len(completion.tokens))
         assert told == [(r.drafted, r.accepted) for r in completion.rounds]
     assert len({r.accepted for completion in texts for r in completion.rounds}) == GAMMA + 1  # it says something
 
 
 def test_reading_agrees_with_a_plain_forward_pass() -> None:
     pair = random_pair(noise=0.3)
-    reader = DraftReader(pair.draft, 128)
+    reader = pair.draft.decoder(1, 128)
     for completion in serve(pair, count=3):
         tokens = [*completion.request.prompt_tokens, *completion.tokens]
         with torch.inference_mode():
             said = pair.draft.module(input_ids=torch.tensor([tokens])).logits[0].argmax(-1).tolist()
         first = len(completion.request.prompt_tokens)
-        assert reader.hits(completion) == [said[i - 1] == tokens[i] for i in range(first, len(tokens))]
+        assert draft_hits(reader, completion) == [said[i - 1] == tokens[i] for i in range(first, len(tokens))]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1.0, seed=1), Sampling(0.7, top_p=0.8, seed=2)])
@@ -69,10 +69,10 @@ def test_of_sampled_texts_what_would_be_accepted_is_the_overlap_of_both(sampling
     pair = random_pair(noise=0.3)
     engine = Engine(pair, settings_of(gamma__rule="fixed", gamma__initial=1, serve__max_length=128))
     asked = [Request(p, 40, replace(sampling, seed=i), ignore_eos=True) for i, p in enumerate(prompts(12, seed=5))]
-    reader, target, told = DraftReader(pair.draft, 128), TargetReader(pair.target, 128), list[float]()
+    reader, target, told = pair.draft.decoder(1, 128), pair.target.decoder(1, 128), list[float]()
     for completion in (done := list(engine.run(asked))):
-        p = target.distributions(completion)
-        shares = reader.hits(completion, p)
+        p = drawn_from(target, completion)
+        shares = draft_hits(reader, completion, p)
         assert shares == pytest.approx(overlaps(pair, completion), abs=1e-4)
         assert loaded_hits(engine.drafter.default, completion, p) == pytest.approx(shares, abs=1e-4)
         told += shares
@@ -109,7 +109,7 @@ def kept(chances: list[float], top_p: float | None) -> list[float]:
 def test_a_greedy_text_needs_no_pass_of_the_target() -> None:
     pair = random_pair(noise=0.3)
     (completion,) = serve(pair, count=1)
-    assert TargetReader(pair.target, 128).distributions(completion) is None
+    assert drawn_from(pair.target.decoder(1, 128), completion) is None
 
 
 def test_the_target_alone_finds_the_same_texts_alone_and_in_company() -> None:
