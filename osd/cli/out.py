@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 NOTHING = "–"
 WIDE = 240
-FORMATS = (".png", ".svg", ".pdf")
+PICTURES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ class TableOutput(Output):
         """Print the rows in the form asked for; JSON has ``whole`` instead, if given. Raises BadSetting."""
         if self.as_json and self.as_csv:
             raise BadSetting(source="option", key="--csv", reason="give either --json or --csv")
-        if self.picture is not None and self.picture.suffix.lower() not in FORMATS:
+        if self.picture is not None and self.picture.suffix.lower() not in PICTURES:
             raise BadSetting(
-                source="option", key="--picture", reason=f"{self.picture} must end in {', '.join(FORMATS)}"
+                source="option", key="--picture", reason=f"{self.picture} must end in {', '.join(PICTURES)}"
             )
         if self.as_json:
             print_json(rows if whole is None else whole)
