@@ -1,4 +1,4 @@
-"""`osd replay forget`, `retain`, `compact`, `verify`, `tenant`, `log`: administration of stored samples."""
+"""`osd replay forget`, `retain`, `compact`, `verify`, `tenant`, `log`: what keeps stored samples in order."""
 
 from __future__ import annotations
 
