@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from osd.demo.runner import arrival
+from osd.demo.runner import feed
 from osd.demo.runner.feed import Free, Lockstep, PacedArrival, TrainerView, make_arrival
 from osd.engine.engine import Engine
 from storage.errors import BadSetting
@@ -23,7 +23,7 @@ INTERVAL = 4
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    monkeypatch.setattr(arrival, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(feed, "LOOK_SECONDS", 0.0)
     with open_store(load_settings(storage={"directory": tmp_path / "data", "holdout": 0.0})) as store:
         random_pair().draft.module.save_pretrained(tmp_path / "draft")
         store.versions.register_root("default", tmp_path / "draft")
