@@ -48,7 +48,7 @@ def test_bytes_in_the_unit_that_suits(value: float, shown: str) -> None:
 
 def test_numbers_are_never_broken_in_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Where a terminal is narrow words are folded; a number that does not fit says that it was cut."""
-    columns = [out.Column("name", "name"), *(out.Column(key, key, right=True) for key in "abcd")]
+    columns = [out.Column("name", "name"), *(out.Column(key, key, out.NUMBER) for key in "abcd")]
     row = {"name": "a-name-that-is-long", "a": 12, "b": 345, "c": 6789, "d": 123_456_789}
     for width in range(16, 50):
         monkeypatch.setattr(out, "console", lambda width=width: Console(width=width))
