@@ -57,7 +57,7 @@ def run_bench_online(
     ``target`` and ``draft``: Hugging Face folders or hub names. ``batch``: requests decoded together; None leaves
     serve.max_batch. ``drafter``: who drafts; None leaves drafters.kind. ``notes``: what the report says went wrong with
     the files. ``sampling``: of all answers; the target alone decodes greedy ones again. ``recipe``: one of RECIPES. The
-    rest is as in :func:`osd.demo.runner.run.run_demo`.
+    rest is as in :class:`osd.demo.DemoOptions`.
     """
     changes = {name: dict(section) for name, section in RECIPES[recipe].items()}
     serve = {"target": target, "draft": draft} | ({} if batch is None else {"max_batch": batch})

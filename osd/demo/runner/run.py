@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from osd.demo import DRAFT, TARGET
+from osd.demo import DRAFT, TARGET, DemoOptions
 from osd.demo.prompts import DOMAINS
 from osd.demo.runner.circle import Circle, StreamPlan, looking_on, own_settings, stay, turning
 from osd.demo.runner.panel import watching
@@ -39,38 +39,23 @@ EPOCHS = 2
 
 
 def run_demo(
-    settings: Settings,
-    *,
-    out: Path,
-    console: Console,
-    requests: int = 250,
-    domains: Sequence[str] = tuple(DOMAINS),
-    max_new_tokens: int = 64,
-    batch: int = 2,
-    arrival: str = "paced",
-    drafter: str = "blended",
-    check_every: int = 16,
-    seed: int = 0,
-    keep: bool = False,
-    port: int | None = None,
-    stay: bool = False,
+    settings: Settings, options: DemoOptions, out: Path, console: Console, *, port: int | None, stay: bool
 ) -> RunResults:
     """Serve the demo's domains one after another while a worker process trains the draft.
 
-    ``requests``: prompts of each domain. ``drafter``: as in the settings. ``console``: where panel and table go.
-    ``keep``: leave the run's store in the folder. ``out`` must be new. Writes summary.json, report.html, acceptance.svg
-    and .png there. Ctrl-C ends everything that was started and reports what was served until then
+    ``console``: where panel and table go. ``out`` must be new. Writes summary.json, report.html, acceptance.svg and
+    .png there. Ctrl-C ends everything that was started and reports what was served until then
     (``facts["interrupted"]``). ``port``: where the dashboard is meanwhile; None for none. With ``stay`` it is open
     until Ctrl-C.
     Raises BadSetting, StoreWriteFailed, TrainingFailed.
     """
-    serve = {"max_batch": batch, "target": str(TARGET), "draft": str(DRAFT)}
-    own = own_settings(settings, out / "data", serve=serve, drafters={"kind": drafter})
+    serve = {"max_batch": options.batch, "target": str(TARGET), "draft": str(DRAFT)}
     plan = StreamPlan(
-        str(TARGET), str(DRAFT), demo_segments(requests, seed, domains), out, own, arrival, max_new_tokens, check_every,
-        port, stay=stay,
+        str(TARGET), str(DRAFT), demo_segments(options.requests, options.seed, options.domain or tuple(DOMAINS)), out,
+        own_settings(settings, out / "data", serve=serve, drafters={"kind": options.drafter}), options.arrival,
+        options.max_tokens, port=port, stay=stay,
     )  # fmt: skip
-    return run(plan, TITLE, console, keep=keep, remark=REMARK)
+    return run(plan, TITLE, console, keep=options.keep, remark=REMARK)
 
 
 def last_line(results: RunResults) -> dict[str, Any]:
