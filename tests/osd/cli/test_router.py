@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from sqlalchemy import text
 
 from storage.records import Route
 from storage.sql.audit import login
-from tests.osd.cli.conftest import Filled, model_folder, samples
+from tests.osd.cli.conftest import Filled, model_folder
 
 DEFAULT = {"name": "default", "draft": "default", "candidates": [], "matches": {}}
 
@@ -219,12 +220,15 @@ def test_history_says_who_when_and_what(osd, routed):
 # training
 
 
-def test_train_is_a_turn_of_the_route_s_draft(osd_process, routed):
-    """Somebody else trains the default draft, so that is what its turn says; nothing waits for the other one."""
-    routed.store.samples.add([samples(number, routed.child) for number in range(10, 20)])
-    held = routed.store.runs.claim("default", "another worker", min_requests=1, max_age_seconds=60, lease_seconds=600)
-    refused = osd_process("router", "train", "default")
-    assert refused.returncode == 6 and "being trained by another worker" in refused.stderr
-    done = osd_process("router", "train", "sql", "--force", "--json")
-    assert done.returncode == 0, done.stderr
-    assert routed.store.runs.list("sql") == [] and routed.store.runs.list("default")[0] == held
+def test_train_becomes_a_turn_of_the_route_s_draft(osd, routed, monkeypatch):
+    """What a turn of the trainer does is tested with real processes: tests/osd/cli/test_process.py, tests/trainer."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr("osd.cli.router.become", asked.append)
+    monkeypatch.setenv("OSD_LEARN__INTERVAL_REQUESTS", "40")
+    assert osd("router", "train", "default").exit_code == 0 and os.environ["OSD_LEARN__INTERVAL_REQUESTS"] == "40"
+    assert osd("router", "train", "sql", "--force", "--json").exit_code == 0
+    assert [words[-4:] for words in asked] == [
+        ["trainer", "once", "--draft", "default"], ["once", "--draft", "sql", "--json"],
+    ]  # fmt: skip
+    assert [line.after["force"] for line in routed.store.trail.history(action="router train")] == [True, False]
+    assert os.environ["OSD_LEARN__INTERVAL_REQUESTS"] == "1"

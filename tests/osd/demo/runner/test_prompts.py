@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from osd.demo import DRAFT, TARGET
-from osd.demo.prompts import DOMAINS, prompts
+from osd.demo import prompts as module
+from osd.demo.prompts import DOMAINS, functions, prompts
 from osd.models.vocabulary import load_tokenizer
 from osd.prompts import encode
 from storage.errors import BadSetting
 
 COUNT = 400
+parsed = cache(lambda path: list(functions(path)))
+
+
+@pytest.fixture(autouse=True)
+def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the standard library is parsed once for all tests."""
+    monkeypatch.setattr(module, "functions", parsed)
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
