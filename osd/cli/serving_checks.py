@@ -48,7 +48,7 @@ def named_pair(here: CommandContext) -> PairNames:
 
 def pair(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether target and draft load and serve together."""
-    from osd.models.model import cut_short
+    from osd.models.limits import cut_short
 
     try:
         names = named_pair(here)
@@ -75,7 +75,7 @@ def pair(here: CommandContext) -> Iterator[CheckResult]:
 
 def weights_held(pair: Pair) -> Iterator[CheckResult]:
     """Tell what the weights take in memory, beside their files."""
-    from osd.models.model import files_bytes, weights_in_memory
+    from osd.models.pair import files_bytes, weights_in_memory
     from osd.models.target_only import has_draft
 
     for what, model in [("target", pair.target), ("draft", pair.draft)][: 1 + has_draft(pair)]:

@@ -70,7 +70,7 @@ def fitting(target: str, max_length: int, max_new_tokens: int) -> Fits:
     """
     from transformers import AutoConfig  # not needed by those who only read files
 
-    from osd.models.model import position_limit
+    from osd.models.limits import position_limit
     from osd.models.vocabulary import load_tokenizer
 
     try:
