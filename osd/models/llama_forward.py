@@ -186,10 +186,7 @@ class FusedLayer:
         """Compute what queries (B, T, heads, head_dim), or (1, N, …), see: (B, T, heads · head_dim)."""
         lines = query.flatten(0, 1)
         parts = [
-            attend(
-                lines[group.tokens], *cache.ragged[index].window(group.rows, group.span), group, self.scale,
-                cache.attention,
-            )
+            attend(lines[group.tokens], *cache.ragged[index].window(group.rows, group.span), group, self.scale)
             for group in cache.feed.within(self.window)
         ]  # fmt: skip
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*query.shape[:2], -1)

@@ -93,7 +93,7 @@ class CapturedLlama:
             cache.ragged[index].write(key, value)
             group = feed.within(layer.window)[0]
             keys, values = cache.ragged[index].window(group.rows, group.span)
-            seen = attend(query, keys, values, group, layer.scale, cache.attention)
+            seen = attend(query, keys, values, group, layer.scale)
             hidden = second(hidden, seen, *_after(layer), sizes)
         if len(fused.layers) in cache.features:
             cache.note(len(fused.layers), F.rms_norm(hidden, (hidden.shape[1],), fused.norm, fused.eps))
