@@ -41,6 +41,7 @@
     ├── StoreError               what is kept cannot be reached or trusted
     │   ├── DatabaseUnreachable
     │   ├── SchemaOutdated
+    │   │   ├── SchemaTooOld
     │   │   └── SchemaTooNew
     │   ├── StoreWriteFailed
     │   ├── PlaceUnreachable       where samples or weights are kept, when that is no folder
@@ -275,6 +276,11 @@ class DatabaseUnreachable(StoreError):
 
 class SchemaOutdated(StoreError):
     """The database {url} has schema {found}, this osd needs {needed}. Run `osd db upgrade`."""
+
+
+class SchemaTooOld(SchemaOutdated):
+    """The database {url} has schema {found}, and the oldest that this osd can open is {needed}. Check out the git tag
+    `laboratory`, run its `osd db upgrade`, and come back."""
 
 
 class SchemaTooNew(SchemaOutdated):

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, inspect, text
 
-from storage.errors import SchemaOutdated, SchemaTooNew, StoreError
+from storage.errors import SchemaOutdated, SchemaTooNew, SchemaTooOld, StoreError
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 HEAD = "0017"
 """The newest revision in ``migrations/versions``; a test compares the two."""
+
+BEFORE_FIRST = {f"{number:04}" for number in range(1, 17)}
+"""Revisions before the first one that this osd knows; the git tag ``laboratory`` has their migrations."""
 
 UPGRADE_LOCK = 0x6F7364  # "osd": any number will do, as long as every osd takes the same
 
@@ -33,15 +36,17 @@ def require_head(connection: Connection, url: str) -> None:
 
 
 def mismatch(url: str, have: str | None) -> SchemaOutdated:
-    """Return the error for a database whose revision is not HEAD: an upgrade helps, or a newer osd."""
-    known = have is None or have in {f"{number:04}" for number in range(1, int(HEAD))}
-    return (SchemaOutdated if known else SchemaTooNew)(url=url, found=have or "none", needed=HEAD)
+    """Return the error for a database whose revision is not HEAD."""
+    if have is None:
+        return SchemaOutdated(url=url, found="none", needed=HEAD)
+    kind = SchemaTooOld if have in BEFORE_FIRST else SchemaTooNew
+    return kind(url=url, found=have, needed=HEAD)
 
 
 def migrate(connection: Connection, url: str) -> tuple[str | None, str | None]:
     """Migrate the schema up to HEAD within the connection's transaction; return (before, after).
 
-    Raises SchemaTooNew for a schema that a newer osd made.
+    Raises SchemaTooNew for a schema that a newer osd made, SchemaTooOld for one from before the first migration.
     """
     from alembic import command
     from alembic.util import CommandError

@@ -1,7 +1,7 @@
 """The SQL tables. What a row means outside SQL is in :mod:`storage.records`; times are Unix seconds.
 
 No tokens and no prompts of traffic are stored here: those are in segments only, so purging a segment purges them.
-Migrations write the same schema by hand; a test compares the two.
+The migration writes the same schema by hand; a test compares the two.
 """
 
 from __future__ import annotations

@@ -11,19 +11,18 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import ItemsView, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage import records
 from storage.settings import Settings, load_settings
 from storage.sql import database
-from storage.sql.drivers import make_engine, parse_url
 from storage.sql.tables import Base
 from storage.store import Store, open_store
 from tests.storage.places import PLACES
@@ -48,15 +47,6 @@ def admin(*statements: str) -> None:
 
 def url_of(name: str) -> str:
     return make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
-
-
-@contextmanager
-def empty_database(kind: str, tmp_path: Path) -> Iterator[Engine]:
-    """A database of its own without a schema: ``sqlite`` or ``postgresql``."""
-    with nullcontext(f"sqlite:///{tmp_path / 'osd.db'}") if kind == "sqlite" else new_postgres() as url:
-        engine = make_engine(parse_url(url))
-        yield engine
-        engine.dispose()
 
 
 @contextmanager

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import JSON, Column, Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy import JSON, Column, Engine, create_engine, event, inspect, text
 from sqlalchemy.dialects import postgresql, sqlite
 
+from storage.records import VersionState
+from storage.settings import load_settings
 from storage.sql import database, schema
 from storage.sql.drivers import make_engine, parse_url
 from storage.sql.tables import Base
-from tests.storage.conftest import empty_database, new_postgres
+from storage.store import open_store
+from tests.storage.conftest import new_postgres
 
 ROOT = Path(__file__).parents[3]
+BEFORE = Path(__file__).with_name("store_0017.sql")
+"""A store of schema 0017 with a few rows, made by the migrations 0001 to 0017."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -139,57 +145,33 @@ def test_migrations_are_found_from_an_installed_package(tmp_path: Path) -> None:
     assert done.stdout.strip() == str(site / "storage" / "sql" / "schema.py")
 
 
-# from an older release's database
+# from a store that the sixteen migrations made which were here before
 
 
-def test_what_the_first_schema_held_is_there_after_the_upgrade(old: Engine) -> None:
-    with old.begin() as connection:
-        assert schema.migrate(connection, "old") == ("0001", schema.HEAD)
-        served = connection.execute(text("SELECT worker, draft, version, since FROM serving ORDER BY worker")).all()
-        assert served == [("one", "default", "default-000000-aa", 3.0), ("two", "sql", "sql-000000-bb", 4.0)]
-        routes = connection.execute(text("SELECT name, draft, created_at FROM routes ORDER BY name")).all()
-        made = connection.execute(text("SELECT created_at FROM drafts WHERE name = 'default'")).scalar_one()
-        assert routes == [("default", "default", made), ("sql", "sql", None)]
-        assert _json(connection, "SELECT candidates FROM routes") == [[], []]
-        assert _json(connection, "SELECT matches FROM routes WHERE name = 'sql'") == [{"topic": ["sql"]}]
-        assert _json(connection, "SELECT options FROM drafts") == [{}, {}]
-        assert connection.execute(text("SELECT target FROM drafts")).scalars().all() == ["unnamed", "unnamed"]
+def test_a_store_of_before_opens_and_is_read(tmp_path: Path) -> None:
+    settings = load_settings(storage={"directory": tmp_path})
+    with closing(sqlite3.connect(tmp_path / "osd.db")) as made:
+        made.executescript(BEFORE.read_text())
+    with open_store(settings) as store:
+        version = store.versions.current("default")
+        assert (version.state, version.parent) == (VersionState.SERVING, store.versions.list()[0].id)
+        assert store.decisions.holds()["default"].version == store.versions.get("default:good").id == version.id
+        assert store.runs.list()[0].request_ids == ("r0", "r1")
+        assert store.samples.kept(["r0", "r1", "r2"]) == {"r0", "r2"} and store.samples.waiting("default").requests == 1
+        assert store.outcomes.acceptance(["version"])[0].by == {"version": version.id}
+        assert store.outcomes.recent()[0].accepted == 30
+        assert store.routes.plan().pins == {"acme": "tables"} and store.routes.plan().aliases == {"sql": "tables"}
+        assert store.examples.list() == [("sql", "SELECT 1")] and not store.tenants.get("acme").share
+        assert [entry.action for entry in store.trail.history(limit=2)] == ["replay forget", "engines add"]
+        assert (store.keys.list()[0].name, store.engines.list()[0].name) == ("ci", "vllm-1")
+        assert (store.workers.list()[0].id, store.trainers.list()[0].id) == ("server-1", "trainer-1")
+        assert store.targets.newest() == store.versions.target_of("default")
 
 
-def test_going_back_to_the_first_schema_keeps_what_it_knows(old: Engine) -> None:
-    with old.begin() as connection:
-        schema.migrate(connection, "old")
-        connection.execute(text("INSERT INTO serving VALUES ('one', 'sql', 'sql-000000-bb', 9.0)"))
-        command.downgrade(schema.alembic_config(connection), "0001")
-        served = connection.execute(text("SELECT worker, version, since FROM serving ORDER BY worker")).all()
-        assert served == [("one", "sql-000000-bb", 9.0), ("two", "sql-000000-bb", 4.0)]
-        assert connection.execute(text("SELECT name, draft FROM routes ORDER BY name")).all() == [
-            ("default", "default"), ("sql", "sql"),
-        ]  # fmt: skip
-        assert schema.migrate(connection, "old") == ("0001", schema.HEAD)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """A database that the first schema made, with a few rows in the tables that changed later."""
-    with empty_database(request.param, tmp_path) as engine:
-        _fill(engine)
-        yield engine
-
-
-def _fill(engine: Engine) -> None:
-    version = "INSERT INTO draft_versions VALUES (:id, :draft, 0, NULL, 'd', 'full', 'ready', 2.0, 'p', NULL, '{}')"
-    with engine.begin() as connection:
-        command.upgrade(schema.alembic_config(connection), "0001")
-        connection.execute(text("INSERT INTO drafts VALUES ('sql', NULL, 2.0)"))
-        connection.execute(text("INSERT INTO routes VALUES ('sql', 'sql', '{\"topic\": [\"sql\"]}')"))
-        for draft, number in (("default", "default-000000-aa"), ("sql", "sql-000000-bb")):
-            connection.execute(text(version), {"id": number, "draft": draft})
-        connection.execute(text("INSERT INTO serving VALUES ('one', 'default-000000-aa', 3.0)"))
-        connection.execute(text("INSERT INTO serving VALUES ('two', 'sql-000000-bb', 4.0)"))
-
-
-def _json(connection: Connection, query: str) -> list[object]:
-    """A JSON column; SQLite gives its text."""
-    values = connection.execute(text(query)).scalars()
-    return [json.loads(value) if isinstance(value, str) else value for value in values]
+def test_its_schema_is_that_of_a_new_store(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "before.db")) as made:
+        made.executescript(BEFORE.read_text())
+    database.upgrade(f"sqlite:///{tmp_path / 'new.db'}")
+    before, new = (create_engine(f"sqlite:///{tmp_path / name}") for name in ("before.db", "new.db"))
+    assert _described(before) == _described(new)
+    before.dispose(), new.dispose()
