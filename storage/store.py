@@ -18,7 +18,6 @@
     store.workers    serving processes that live              storage.access.workers
     store.trainers   training processes that live             storage.access.trainers
     store.canaries   versions that one of them serves first   storage.versions.canaries
-    store.announcer  notifications of new versions            storage.sql.announce
     store.trail      who changed what                         storage.sql.audit
     store.db         the metadata database                    storage.sql.database
 
@@ -50,7 +49,6 @@ from storage.routes.proposals import ProposalLedger
 from storage.routes.routes import RouteTable
 from storage.runs import RunLedger
 from storage.settings import EVERYTHING, PrivacySettings, Settings
-from storage.sql.announce import Announcer
 from storage.sql.audit import AuditTrail
 from storage.sql.database import Database
 from storage.sql.suspects import SuspectList
@@ -91,7 +89,6 @@ class Store:
         self.trainers = TrainerRegistry(db)
         self.engines = EngineRegistry(db)
         self.canaries = CanaryLedger(db)
-        self.announcer = Announcer(db)
         self.runs = RunLedger(db, privacy)
         self.suspects = SuspectList(db)
         self.outcomes = OutcomeStore(db)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from osd.models.sanity_check import NO_MEMORY
@@ -42,7 +42,6 @@ class Follower(Generic[T]):
         self._told: dict[str, str] = {}
         self._wake, self._closing = threading.Event(), False
         self._thread = threading.Thread(target=self._work, name="osd-swap", daemon=True)
-        self._unsubscribe: Callable[[], None] = lambda: None
 
     def names(self) -> Sequence[str]:
         """Return the names that are followed now."""
@@ -60,7 +59,6 @@ class Follower(Generic[T]):
                 if loaded := self._loaded(name):
                     self.serving[name] = loaded  # the engine takes it before it drafts anything
                 self._tell(name, wanted)
-        self._unsubscribe = self.store.announcer.subscribe(self._wake.set)  # where the database tells, at once
         self._thread.start()
 
     @property
@@ -79,7 +77,6 @@ class Follower(Generic[T]):
     def close(self) -> None:
         """Stop polling, after telling the store of a version that was taken since the last look."""
         self._closing = True
-        self._unsubscribe()
         self._wake.set()
         self._thread.join()
         try:

@@ -26,7 +26,6 @@ from storage import records
 from storage.access.workers import listed
 from storage.errors import UnknownDraft
 from storage.records import DraftVersion, VersionState
-from storage.sql.announce import announce
 from storage.sql.database import Database
 from storage.sql.drivers import plain
 from storage.sql.leases import known_drafts, lock_draft
@@ -157,7 +156,6 @@ def _close(session: Session, row: CanaryRow, state: CanaryState, facts: Mapping[
     session.flush()
     if state is CanaryState.RELEASED:
         promotion.released(session, get_row(session, row.version))
-    announce(session, row.draft)
 
 
 class _View:

@@ -12,7 +12,6 @@ from storage import records
 from storage.access.workers import gone
 from storage.errors import WeightsDamaged
 from storage.records import VersionState
-from storage.sql.announce import announce
 from storage.sql.leases import lock_draft
 from storage.sql.ledger import get_row, note, require_weights
 from storage.sql.tables import CanaryRow, DraftRow, ServingRow, VersionRow
@@ -137,10 +136,9 @@ def _make_current(session: Session, draft: DraftRow, row: VersionRow) -> None:
 
 
 def set_current(session: Session, draft: DraftRow, version_id: str) -> None:
-    """Enter the version that servers should draft with, with the draft locked, and tell them."""
+    """Enter the version that servers should draft with, with the draft locked."""
     if draft.current_version != version_id:
         draft.previous_version, draft.current_version = draft.current_version, version_id
-    announce(session, draft.name)
 
 
 def _locked(session: Session, version_id: str) -> tuple[VersionRow, DraftRow]:
