@@ -16,7 +16,7 @@ from osd.models.device_timer import device_id
 from osd.models.pair import choose_device
 from storage.errors import BadSetting
 from storage.settings import TrainerSettings
-from storage.settings.trainer import SPARE
+from storage.settings.learning import SPARE
 from trainer.gpus import Gpu, visible_gpus
 
 OWN_SECONDS = 1.5

@@ -15,7 +15,7 @@ from typing import Any
 
 from storage.distribution import install_extra
 from storage.errors import BadSetting
-from storage.settings.trainer import SPARE
+from storage.settings.learning import SPARE
 
 
 @dataclass(frozen=True, slots=True)

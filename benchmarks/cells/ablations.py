@@ -11,7 +11,7 @@ from osd.gamma.base import CostModel
 from osd.gamma.costs import pass_times
 from osd.gamma.goodput.acceptance import Effect, Regression
 from osd.gamma.goodput.goodput import GoodputController, GoodputRow, Prices
-from storage.settings.gamma import GoodputSettings
+from storage.settings.drafting import GoodputSettings
 
 
 class PlainPrice(GoodputController):

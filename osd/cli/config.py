@@ -39,7 +39,7 @@ def config(here: CommandContext, wanted: SettingsFilter, output: Output) -> None
     The environment is stronger than the file. Options of other commands are stronger than both. docs/operating.md says
     what each setting does.
     """
-    from storage.settings.sources import DEFAULT, in_force
+    from storage.settings.settings import DEFAULT, in_force
 
     key, rows = wanted.key, [asdict(one) for one in in_force(here.config)]
     if key is not None and not (rows := [one for one in rows if f"{one['key']}.".startswith(f"{key}.")]):

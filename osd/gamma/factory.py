@@ -35,7 +35,7 @@ from osd.gamma.rules.q_learning import QLearningController
 from osd.gamma.rules.specdecpp import SpecDecController
 from storage.errors import BadSetting
 from storage.settings import GammaSettings, Registry
-from storage.settings.gamma import (
+from storage.settings.drafting import (
     AnalyticSettings,
     ConfidenceSettings,
     GammaTunePlusSettings,

@@ -1,31 +1,33 @@
 """The one configuration of osd: ``osd.toml``, overridden by ``OSD_…`` variables, frozen once read.
 
-A file a section, a sentence under each setting.
-
     [learn]                         OSD_LEARN__INTERVAL_REQUESTS=8
     interval_requests = 8
+
+A sentence stands under each setting, in the file of its subject.
 """
 
-from storage.settings.attach import AttachSettings
-from storage.settings.drafters import DrafterSettings
-from storage.settings.fleet import FleetSettings
-from storage.settings.gamma import GammaSettings
-from storage.settings.gate import GateSettings
-from storage.settings.learn import LearnSettings
-from storage.settings.load import CONFIG_NAME, load_settings
-from storage.settings.ngram import NgramSettings
-from storage.settings.privacy import EVERYTHING, PrivacySettings
+from storage.settings.drafting import DrafterSettings, GammaSettings, NgramSettings
+from storage.settings.keeping import (
+    EVERYTHING,
+    Limits,
+    PrivacySettings,
+    RetentionSettings,
+    StorageSettings,
+    TraceSettings,
+    VersionLimits,
+)
+from storage.settings.learning import GateSettings, LearnSettings, TrainerSettings
 from storage.settings.registry import Registry
-from storage.settings.retention import Limits, RetentionSettings, VersionLimits
-from storage.settings.router import RouterSettings
 from storage.settings.section import OpenSection, Section
-from storage.settings.serve import ServeSettings
-from storage.settings.server import ServerSettings
-from storage.settings.settings import Settings
-from storage.settings.storage import StorageSettings
-from storage.settings.trace import TraceSettings
-from storage.settings.trainer import TrainerSettings
-from storage.settings.upstream import UpstreamSettings
+from storage.settings.serving import (
+    AttachSettings,
+    FleetSettings,
+    RouterSettings,
+    ServerSettings,
+    ServeSettings,
+    UpstreamSettings,
+)
+from storage.settings.settings import CONFIG_NAME, Settings, load_settings
 
 __all__ = [
     "CONFIG_NAME", "EVERYTHING", "AttachSettings", "DrafterSettings", "FleetSettings", "GammaSettings",

@@ -15,8 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from pydantic import ValidationError
 
 from storage.errors import BadSetting
-from storage.settings.explain import explain
-from storage.settings.section import OpenSection, Section
+from storage.settings.section import OpenSection, Section, explain
 
 
 class RegistryEntry(Protocol):

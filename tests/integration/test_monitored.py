@@ -58,7 +58,7 @@ class Beside:
 def system(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A server, a trainer, an attach and the exporter; the URL of each job of the documented scrape."""
     with serving(tmp_path, OSD_STORAGE__FLUSH_SECONDS="0.1") as server:
-        beside = [Beside(server, name, *more) for name, *more in (["worker"], ["metrics", "--port", "0"], ["attach"])]
+        beside = [Beside(server, name, *more) for name, *more in (["trainer"], ["metrics", "--port", "0"], ["attach"])]
         for number in range(10):
             server.post("/v1/completions", {"prompt": f"SELECT {number} FROM", "max_tokens": 12})
         with server.store() as store:

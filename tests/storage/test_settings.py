@@ -1,53 +1,20 @@
-"""Settings: where they come from, what is refused, and what old names are called now."""
+"""Settings: where they come from, and what is refused."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from storage.errors import BadSetting
-from storage.settings import Section, Settings, load, load_settings
-from storage.settings.explain import GONE, RENAMED
+from storage.settings import Settings, load_settings
 
 
 def written(folder: Path, text: str) -> Path:
     path = folder / "mine.toml"
     path.write_text(text)
     return path
-
-
-def at(settings: Settings, name: str) -> Any:
-    found: Any = settings
-    for part in name.split("."):
-        assert part in type(found).model_fields, name
-        found = getattr(found, part)
-    return found
-
-
-@pytest.mark.parametrize("old", [*RENAMED, *GONE])
-def test_an_old_name_is_refused_and_the_new_one_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str
-) -> None:
-    section, _, key = old.partition(".")
-    said = " and ".join(RENAMED[old]) if old in RENAMED else GONE[old]
-    path = written(tmp_path, f"[{section}]\n{key} = 1\n")
-    with pytest.raises(BadSetting) as caught:
-        load_settings(path)
-    assert str(path) in str(caught.value) and old in str(caught.value) and said in str(caught.value)
-    monkeypatch.setenv(f"OSD_{section}__{key}".upper(), "1")
-    with pytest.raises(BadSetting) as caught:
-        load_settings(written(tmp_path, ""))
-    assert str(caught.value).startswith(f"environment: {old}: ") and said in str(caught.value)
-    with pytest.raises(BadSetting, match=f"option: {old}: "):
-        Settings().changed(**{section: {key: 1}})
-
-
-def test_every_new_name_is_there() -> None:
-    for new in (name for names in RENAMED.values() for name in names):
-        assert not isinstance(at(Settings(), new), Section)
 
 
 def test_the_environment_is_stronger_than_the_file_and_options_than_both(
@@ -103,25 +70,3 @@ def test_a_misspelt_key_is_told_apart_from_a_table_of_others(tmp_path: Path, tex
     with pytest.raises(BadSetting) as caught:
         load_settings(written(tmp_path, text))
     assert words in str(caught.value)
-
-
-def test_names_of_the_release_before_still_hold_and_say_what_they_are_called_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    load._warn.cache_clear()
-    path = written(tmp_path, "[worker]\nnice = 3\nthreads = 2\n[trainer]\nthreads = 4\n[fleet]\nworkers = 3\n")
-    monkeypatch.setenv("OSD_WORKER__POLL_SECONDS", "7")
-    monkeypatch.setenv("OSD_FLEET__WORKERS", "5")
-    found = load_settings(path)
-    assert (found.trainer.nice, found.trainer.threads, found.trainer.poll_seconds) == (3, 2, 7)
-    assert found.fleet.processes == 5, "the environment is stronger, under either name"
-    said = [record.getMessage() for record in caplog.records]
-    assert f"{path}: worker is called trainer now; the next release does not know the old name" in said
-    assert any("OSD_FLEET__WORKERS is called OSD_FLEET__PROCESSES now" in line for line in said)
-    load_settings(path)
-    assert len(caplog.records) == len(said) == 4, "once a process"
-    monkeypatch.setenv("OSD_WORKER__POLL_SECOND", "7")
-    with pytest.raises(
-        BadSetting, match=r"trainer\.poll_second: there is no such setting; did you mean 'poll_seconds'"
-    ):
-        load_settings(path)

@@ -26,7 +26,7 @@ from storage.errors import BadSetting
 from storage.insights.service import Answers
 from storage.outcomes.outcome_window import Window
 from storage.settings import TrainerSettings
-from storage.settings.trainer import SPARE
+from storage.settings.learning import SPARE
 from storage.store import Store
 from trainer.devices import SPARE_GPUS, training_device, training_places, why_full
 from trainer.gpus import visible_gpus

@@ -19,7 +19,7 @@ import numpy as np
 from osd.gamma.base import CostModel, DraftDecision, Observation, Signal
 from osd.gamma.costs.pass_times import FRESH
 from osd.gamma.goodput.acceptance import Acceptance, Effect, Look, expected, log_odds
-from storage.settings.gamma import GoodputSettings
+from storage.settings.drafting import GoodputSettings
 
 TRIES = 8
 """Tries for which a prompt is read."""

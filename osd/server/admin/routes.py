@@ -134,7 +134,7 @@ def servers(store: StoreIn) -> dict[str, Rows]:
     ]  # fmt: skip
     training = [_plain(run) for run in store.runs.list(limit=50) if run.finished_at is None]
     alive, trainers = roster(store), [_trainer(one) for one in store.trainers.list()]
-    return {"workers": alive, "servers": alive, "serving": serving, "trainers": trainers, "training": training}
+    return {"servers": alive, "serving": serving, "trainers": trainers, "training": training}
 
 
 class Drain(BaseModel):

@@ -103,20 +103,6 @@ def test_a_setting_out_of_range_or_a_broken_file(osd, tmp_path: Path, text, word
     assert "mine.toml" in said(done) and words in said(done)
 
 
-@pytest.mark.parametrize(
-    ("section", "line"),
-    [
-        ("drafters", 'kind = "suffix"'), ("drafters", 'branches = "suffix"'), ("serve", "suffix_requests = 9"),
-        ("serve", "suffix_seconds = 9"),
-    ],
-)  # fmt: skip
-def test_suffix_matching_in_a_server_is_refused_and_what_to_use_is_named(osd, tmp_path: Path, section, line):
-    (tmp_path / "osd.toml").write_text(f"[{section}]\n{line}\n")
-    done = osd("drafts", "list")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert f"{section}.{line.partition(' ')[0]}" in said(done) and "use lookup" in said(done)
-
-
 def test_a_misspelt_variable(osd):
     done = osd("drafts", "list", OSD_LERN__INTERVAL_REQUESTS="4")
     assert done.exit_code == 2

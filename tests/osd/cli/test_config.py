@@ -11,7 +11,7 @@ import pytest
 from osd.demo import DRAFT, TARGET
 from osd.server.start import PairNames, with_own_store
 from storage.settings import load_settings
-from storage.settings.sources import flat, in_force
+from storage.settings.settings import flat, in_force
 
 OWN = """# mine
 [serve]
@@ -27,12 +27,12 @@ def rows(done) -> dict[str, tuple[object, str]]:
 
 
 def test_every_setting_is_shown_with_its_source(osd, tmp_path: Path):
-    (tmp_path / "osd.toml").write_text("[learn]\nepochs = 5\n[worker]\nnice = 2\n[gamma.fsm]\nmax = 3\n")
-    variables = {"OSD_LEARN__SEED": "7", "OSD_WORKER__THREADS": "3", "OSD_RETENTION__VERSIONS": '{"served": 3}'}
+    (tmp_path / "osd.toml").write_text("[learn]\nepochs = 5\n[trainer]\nnice = 2\n[gamma.fsm]\nmax = 3\n")
+    variables = {"OSD_LEARN__SEED": "7", "OSD_TRAINER__THREADS": "3", "OSD_RETENTION__VERSIONS": '{"served": 3}'}
     url = "postgresql://me:secret@there/osd"
     found = rows(osd("config", "--json", OSD_STORAGE__URL=url, **variables))
     assert found["learn.epochs"] == (5, "osd.toml") and found["trainer.nice"] == (2, "osd.toml")
-    assert found["learn.seed"] == (7, "OSD_LEARN__SEED") and found["trainer.threads"] == (3, "OSD_WORKER__THREADS")
+    assert found["learn.seed"] == (7, "OSD_LEARN__SEED") and found["trainer.threads"] == (3, "OSD_TRAINER__THREADS")
     assert found["retention.versions.served"] == (3, "OSD_RETENTION__VERSIONS")
     assert found["storage.url"] == ("postgresql://me:***@there/osd", "OSD_STORAGE__URL")
     assert found["learn.method"] == ("full", "default") and found["storage.directory"][1] == "OSD_STORAGE__DIRECTORY"

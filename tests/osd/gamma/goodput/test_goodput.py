@@ -9,7 +9,7 @@ import pytest
 from osd.gamma.base import CostModel, DraftDecision, Observation
 from osd.gamma.goodput.goodput import GoodputController, Prices
 from storage.errors import BadSetting
-from storage.settings.gamma import GoodputSettings
+from storage.settings.drafting import GoodputSettings
 from tests.support.settings import settings_of
 
 PLAIN, DRAFT, TOKEN = 10.0, 1.0, 0.1

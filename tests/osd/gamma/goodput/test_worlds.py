@@ -10,7 +10,7 @@ import pytest
 
 from osd.gamma.base import CostModel, Observation
 from osd.gamma.goodput.goodput import GoodputController, GoodputRow
-from storage.settings.gamma import GoodputSettings
+from storage.settings.drafting import GoodputSettings
 
 Verify = Callable[[int, int], float]
 """Milliseconds of a target pass over B rows and N tokens in all."""
