@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from osd.logits import Scores
 from router.base import Decision
-from storage.lossy import lossy_name
+from storage.names import lossy_name
 from storage.records import Outcome, Request, Round, now
 
 LAG = 4

@@ -20,8 +20,7 @@ from typing import Any
 from router.base import LabelGuess
 from router.language_text import primary
 from storage.records import Route
-from storage.routes.matches import KEYS, LISTS
-from storage.routes.patterns import Pattern
+from storage.routes.matches import KEYS, LISTS, Pattern
 
 
 @dataclass(frozen=True, slots=True)

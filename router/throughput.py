@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.insights.round_length import tokens_per_round
+from storage.insights.statistics import tokens_per_round
 
 
 @dataclass(frozen=True, slots=True)

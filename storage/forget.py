@@ -3,7 +3,7 @@
 Deleted are the samples (segments are rewritten without them), their lines in the log of recent outcomes, and stored
 tables of n-grams (:mod:`storage.versions.forgotten_tables`). Kept are sums by minute, which name no request; request
 ids in the runs that claimed them, from which the versions are found; and a line in the audit trail, by which late
-arrivals are refused (:mod:`storage.replay.forgotten`). Weights cannot forget, so their versions are named.
+arrivals are refused (:mod:`storage.sql.forgotten`). Weights cannot forget, so their versions are named.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from sqlalchemy import delete, select
 
 from storage.errors import BadInput, ForgottenAhead
-from storage.replay.forgotten import ACTION, REQUEST, TENANT, ForgottenSinceLine, news_after, take_turns
 from storage.replay.purge import Purged, Purger
 from storage.replay.sample_index import chunks
 from storage.replay.segment_place import SegmentPlace
 from storage.sql import audit
 from storage.sql.database import Database, changed_rows
+from storage.sql.forgotten import ACTION, REQUEST, TENANT, ForgottenSinceLine, news_after, take_turns
 from storage.sql.outcome_tables import OutcomeRow
 from storage.sql.tables import SampleRow
 from storage.versions.forgotten_tables import drop_tables

@@ -1,6 +1,8 @@
-"""Names that follow from a draft's: of its acceptance heads, and of its lines for further targets."""
+"""Names that follow from others: of a draft's acceptance heads, of its lines for further targets, and of totals."""
 
 from __future__ import annotations
+
+import re
 
 
 def head_of(draft: str) -> str:
@@ -25,3 +27,17 @@ def line_name(draft: str, target: str) -> str:
 def draft_of(line: str) -> str:
     """Return the draft whose line it is, see :mod:`storage.versions.targets`."""
     return line.partition(LINE)[0]
+
+
+_MARK = re.compile(r" \(lossy ([a-z]+)\)$")
+
+
+def lossy_name(controller: str, mode: str) -> str:
+    """Return the name under which totals keep a controller's requests; ``mode`` is empty for exact ones."""
+    return f"{controller} (lossy {mode})" if mode else controller
+
+
+def lossy_mode(controller: str) -> str:
+    """Return the mode that such a name tells; empty for exact requests."""
+    found = _MARK.search(controller)
+    return found[1] if found else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, select, update
@@ -14,16 +14,32 @@ from storage.access.tenants import usable_for
 from storage.errors import NotFound, UnknownDraft, WrongState
 from storage.records import RunState, TrainingRun
 from storage.replay.sample_index import IS_WAITING, candidate_routes, chunks, oldest, routes_of
-from storage.run_reason import AGAIN, BEGAN, RunReason
 from storage.settings import EVERYTHING, PrivacySettings
 from storage.sql.database import Database
 from storage.sql.drivers import plain
-from storage.sql.leases import end_expired, free_requests, known_drafts, lock_draft, require_lease
+from storage.sql.ledger import end_expired, free_requests, known_drafts, lock_draft, require_lease
 from storage.sql.suspects import IS_CLEAN, RETRY, half_of_a_group, note_failure
 from storage.sql.tables import DraftRow, LeaseRow, RunRow, SampleRow
-from storage.versions.holds import require_free
+from storage.versions.draft_choices import require_free
 from storage.versions.lineage import note_material
 from storage.versions.targets import about
+
+BEGAN = "began"
+"""Key in a run's settings: why it began, the fields of a :class:`RunReason`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReason:
+    """Why a training run began."""
+
+    why: str
+    """``interval``, ``age``, ``retry``; with ``learn.interval_requests = "auto"`` also ``first``, ``drift``,
+    ``pays``."""
+    words: str
+
+
+AGAIN = RunReason("retry", "requests of a run that failed are tried again")
+
 
 Runs = list[TrainingRun]
 Wanted = Sequence[ColumnElement[bool]]

@@ -43,8 +43,7 @@ from storage.replay.keeper import RetentionKeeper
 from storage.replay.samples import SampleStore
 from storage.replay.segment_place import SegmentPlace, segment_place
 from storage.replay.sweep import Swept
-from storage.routes.background import BackgroundStore
-from storage.routes.examples import ExampleStore
+from storage.routes.examples import BackgroundStore, ExampleStore
 from storage.routes.proposals import ProposalLedger
 from storage.routes.routes import RouteTable
 from storage.runs import RunLedger

@@ -1,7 +1,7 @@
 """When a run is due: after a fixed number of requests, or, with ``learn.interval_requests = "auto"``, when it pays.
 
 The last runs gained g of acceptance from each request that they learned from, and a unit of acceptance saves s seconds
-of a request's decoding (:mod:`storage.insights.round_length`). While n requests wait, m are served; the i-th of them
+of a request's decoding (:mod:`storage.insights.statistics`). While n requests wait, m are served; the i-th of them
 could have had the gain of those before it. So waiting has cost
 
     g n s · m ÷ 2   seconds of decoding,
@@ -24,13 +24,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from storage.insights.interval import difference, rate
-from storage.insights.round_length import saved_share
-from storage.insights.traffic import judged_requests, traffic
+from storage.insights.recent import judged_requests, traffic
+from storage.insights.statistics import difference, rate, saved_share
 from storage.names import draft_of
 from storage.records import RunState, TrainingRun
 from storage.routes.proposals import ProposalKind
-from storage.run_reason import BEGAN, RunReason
+from storage.runs import BEGAN, RunReason
 from storage.settings import Settings
 from storage.store import Store
 

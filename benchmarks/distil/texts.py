@@ -19,8 +19,7 @@ from osd.models.pair import Pair
 from osd.models.target_only import has_draft
 from osd.recording.topk import reduce_plain
 from storage.records import Request, RequestSamples, TokenKind
-from storage.replay.exports import write_export
-from storage.replay.imports import read_export
+from storage.replay.exports import read_export, write_export
 from storage.sampling import Sampling
 from storage.settings import Settings
 

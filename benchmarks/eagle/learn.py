@@ -20,8 +20,7 @@ from osd.models.pair import Pair
 from storage.errors import TrainingFailed
 from storage.files.files import writing
 from storage.records import DEFAULT_DRAFT, RequestSamples, new_id, now
-from storage.replay.exports import write_export
-from storage.replay.imports import read_export
+from storage.replay.exports import read_export, write_export
 from storage.sampling import GREEDY
 from storage.settings import Settings
 from storage.store import open_store

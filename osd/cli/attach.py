@@ -55,7 +55,7 @@ def attach(here: CommandContext, options: ProxyOptions) -> None:
     from osd.attached.attach import Attachment, connect
     from osd.attached.collector import make_collector
     from osd.attached.intake import Intake
-    from storage.files.secrets import read_secret
+    from storage.files.cipher import read_secret
 
     mine = settings.attach
     require_private(mine)

@@ -160,7 +160,7 @@ def _show(store: Store, found: Sequence[RouteProposal], output: Output, empty: s
 
 
 def _advice(store: Store, proposal: RouteProposal) -> dict[str, str]:
-    from storage.insights.drift_advice import drift_advice
+    from storage.insights.change import drift_advice
 
     moved = proposal.kind is ProposalKind.DRIFT and proposal.state is ProposalState.OPEN
     return {"advice": drift_advice(store, proposal)} if moved else {}

@@ -17,7 +17,7 @@ from typing import Any
 from osd.hotswap.canary_comparison import CanaryFinding, compare
 from storage import records
 from storage.errors import UnknownDraft
-from storage.insights.served import ServedPart, served
+from storage.insights.recent import ServedPart, served
 from storage.records import DraftVersion
 from storage.settings import FleetSettings
 from storage.store import Store

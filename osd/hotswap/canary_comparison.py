@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from storage.insights.interval import Bucket, Rate, rate, student
-from storage.insights.served import ServedPart
+from storage.insights.recent import ServedPart
+from storage.insights.statistics import Bucket, Rate, rate, student
 
 Measure = Callable[[ServedPart], Bucket]
 MEASURES: dict[str, Measure] = {

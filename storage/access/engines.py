@@ -17,7 +17,7 @@ from storage.errors import BadInput, UnknownDraft, UnknownEngine
 from storage.sql import audit
 from storage.sql.database import Database
 from storage.sql.drivers import plain
-from storage.sql.leases import known_drafts
+from storage.sql.ledger import known_drafts
 from storage.sql.tables import DraftRow, EngineRow, WorkerRow
 
 

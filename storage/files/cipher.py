@@ -10,6 +10,7 @@ comes from an environment variable or a file (``storage.encryption``), never fro
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Any
 
 from storage.distribution import install_extra
 from storage.errors import BadSetting
-from storage.files.secrets import read_secret
 
 KEY = "storage.encryption"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -148,3 +148,25 @@ def is_encrypted(source: Any) -> bool:
 
 def _bad(reason: str) -> BadSetting:
     return BadSetting(source="settings", key=KEY, reason=reason)
+
+
+def read_secret(named: str, key: str, what: str) -> str:
+    """Return a secret. ``key`` is the setting that names it, ``what`` says what it should be, as in "a key ring".
+
+    Raises BadSetting, which never repeats what may be the secret.
+    """
+    kind, _, where = named.partition(":")
+    if kind == "env" and where:
+        if not os.environ.get(where):
+            raise _bad_secret(key, f"the environment variable {where} is not set; it should hold {what}")
+        return os.environ[where]
+    if kind != "file" or not where:
+        raise _bad_secret(key, f"give env:VARIABLE or file:PATH of {what}; what is secret does not belong here")
+    try:
+        return Path(where).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise _bad_secret(key, f"{where} cannot be read ({getattr(error, 'strerror', None) or 'no text'})") from None
+
+
+def _bad_secret(key: str, reason: str) -> BadSetting:
+    return BadSetting(source="settings", key=key, reason=reason)

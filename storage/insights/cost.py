@@ -8,14 +8,121 @@ Training against serving as in A.9.2. Prompts cost the same with and without a d
 
 from __future__ import annotations
 
+import json
+import math
+import struct
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from storage.insights.plain_round import UndraftedRound
+from sqlalchemy import Float, case, cast, func, select
+
+from storage.errors import ModelFileDamaged
 from storage.insights.runs import RunTotals
-from storage.insights.sizes import ModelSize
+from storage.outcomes.outcome_window import hurry
 from storage.outcomes.outcomes import AcceptanceRow
 from storage.records import ratio
+from storage.sql.database import Database
+from storage.sql.outcome_tables import OutcomeRow
+from storage.sql.tables import DraftRow, VersionRow
+
+BITS = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "F16": 16, "BF16": 16, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8}
+BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "U32": 32, "U64": 64}
+LONGEST_HEADER = 100_000_000
+"""Bytes of the longest header that the format allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """A model's number of parameters and bytes."""
+
+    parameters: int
+    bytes: int
+    """Bytes as stored; a server that loads another type moves other amounts."""
+
+
+def model_size(folder: Path) -> ModelSize | None:
+    """Return the size of the safetensors files in a folder; None where there are none. Raises ModelFileDamaged."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return None
+    tensors = [tensor for file in files for tensor in _tensors(file)]
+    return ModelSize(sum(count for count, _ in tensors), sum(count * bits for count, bits in tensors) // 8)
+
+
+def _tensors(file: Path) -> list[tuple[int, int]]:
+    """Return (number of elements, bits of each) of every tensor in a file."""
+    try:
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            if length > LONGEST_HEADER:
+                raise ValueError(f"its header claims {length} bytes")
+            header = json.loads(opened.read(length))
+        return [
+            (math.prod(tensor["shape"]), BITS[tensor["dtype"]])
+            for name, tensor in header.items()
+            if name != "__metadata__"
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise ModelFileDamaged(
+            path=file, what="a safetensors file", reason=f"its header cannot be read ({error})"
+        ) from error
+
+
+ENOUGH = 200
+"""Undrafted rounds from which their own mean is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class UndraftedRound:
+    """One request's share of a round without drafted tokens, in milliseconds, and how it was estimated.
+
+    Never more than verification takes in the mean round.
+    """
+
+    ms: float
+    how: str
+    """``measured`` from rounds without a draft, or ``fitted`` as verify_ms = b(0) rounds + slope drafted by least
+    squares."""
+    rounds: int
+    """Number of rounds that the estimate rests on."""
+
+
+def plain_round(db: Database, target: str | None = None) -> UndraftedRound | None:
+    """Estimate b(0), without what drafts of other targets than ``target`` left, if one is given; None where the log is
+    empty, or all drafts had one length, which determines no line."""
+    query = select(*_sums())
+    if target is not None:
+        of_others = VersionRow.draft.in_(select(DraftRow.name).where(DraftRow.target != target))
+        others = select(VersionRow.id).where(of_others)
+        query = query.where(OutcomeRow.draft_version.not_in(others))
+    with db.session(read_only=True) as session:
+        hurry(session)
+        n, d, dd, v, dv, rounds, spent = (float(value or 0) for value in session.execute(query).one())
+    if rounds < ENOUGH:
+        return fit(n, d, dd, v, dv)
+    return UndraftedRound(min(spent / rounds, v / n), "measured", int(rounds))  # a cold minute must not flatter drafts
+
+
+def _sums() -> list[Any]:
+    """Return the sums for :func:`fit`, then Σ n and Σ v of the outcomes that drafted nothing.
+
+    The first are Σ n, Σ d, Σ d²/n, Σ v and Σ d v/n: the normal equations for a variance proportional to the rounds n.
+    """
+    n, d, v = (cast(column, Float) for column in (OutcomeRow.rounds, OutcomeRow.drafted, OutcomeRow.verify_ms))
+    per_round = d / func.nullif(n, 0)
+    plain = [func.sum(case((OutcomeRow.drafted == 0, column), else_=0.0)) for column in (n, v)]
+    return [func.sum(n), func.sum(d), func.sum(d * per_round), func.sum(v), func.sum(v * per_round), *plain]
+
+
+def fit(n: float, d: float, dd: float, v: float, dv: float) -> UndraftedRound | None:
+    """Return the fitted line's value at no draft, at most the mean round, which includes drafts."""
+    determinant = n * dd - d * d
+    if n <= 0 or determinant <= 1e-6 * n * max(dd, 1.0):
+        return None
+    at_none = (v * dd - d * dv) / determinant
+    return UndraftedRound(min(at_none, v / n), "fitted", int(n)) if at_none > 0 else None
+
 
 FORWARD, TRAINED = 2, 6
 """FLOPs a parameter and token, for a forward pass and for training (Kaplan et al., 2020)."""

@@ -9,14 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from storage.insights.change import ChangeRow, change
-from storage.insights.cost import CostRow, cost_row
-from storage.insights.judged import JudgedPositions, judged
-from storage.insights.plain_round import UndraftedRound, plain_round
-from storage.insights.positions import PlaceRow, positions
-from storage.insights.rejections import RejectionRow, by_position, by_route, by_token
+from storage.insights.cost import CostRow, ModelSize, UndraftedRound, cost_row, model_size, plain_round
+from storage.insights.positions import PlaceRow, RejectionRow, by_position, by_route, by_token, positions
 from storage.insights.runs import RunAnswer, RunTotals, runs, totals
-from storage.insights.sizes import ModelSize, model_size
-from storage.insights.tokens import TOP, TokenRow, tokens
+from storage.insights.tokens import TOP, JudgedPositions, TokenRow, judged, tokens
 from storage.names import head_of
 from storage.outcomes.outcome_window import EVERYTHING, Window
 from storage.outcomes.outcomes import AcceptanceRow

@@ -1,4 +1,7 @@
-"""Which tokens a draft learned: precision and recall of the target's most frequent ones, before and after.
+"""The tokens of the newest stored requests: which a draft learned, which were judged, which its traffic uses.
+
+Of segments only the columns that are asked for are read: the log-probabilities take nine tenths and are seldom asked
+for. Tokens drafted after a rejected one are not stored: *proposed* here means judged by the target.
 
 Section 5.5 of online speculative decoding (Figure 7, Table 6): a token's precision is how often it was accepted
 divided by how often it was proposed; its recall is how often it was accepted divided by how often it appears in the
@@ -7,14 +10,118 @@ answers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from storage.errors import BadInput
-from storage.insights.judged import Ints, JudgedPositions, count
+from storage.outcomes.outcome_window import Window
 from storage.records import TokenKind, ratio
+from storage.replay.sample_index import chunks, of_draft
+from storage.replay.segment_files import reading
+from storage.replay.segment_place import SegmentPlace
+from storage.replay.segments import Array, opened
+from storage.sql.database import Database
+from storage.sql.tables import SampleRow, SegmentRow
+from storage.store import Store
+
+Rows = list[npt.NDArray[Any]]
+
+
+def read_columns(place: SegmentPlace, segment_id: str, path: str, names: Sequence[str]) -> list[Rows] | None:
+    """Read some columns, each as one array a row; None when the segment is gone. Raises SegmentDamaged,
+    CannotDecrypt."""
+    try:
+        with reading(place, segment_id, path) as source, opened(source, place.cipher) as file:
+            table = file.read(columns=list(names), use_threads=False).combine_chunks()
+            return [_rows(table[name]) for name in names]
+    except FileNotFoundError:
+        return None
+
+
+def _rows(column: Any) -> Rows:
+    if not column.num_chunks:
+        return []
+    chunk = column.chunk(0)
+    values = chunk.values.to_numpy()
+    return [values[start:end] for start, end in pairwise(chunk.offsets.to_numpy().tolist())]
+
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedPositions:
+    """The token positions of ``requests`` requests, concatenated: (n,) arrays."""
+
+    requests: int
+    kinds: Ints
+    """(n,) values of TokenKind."""
+    drafted: Ints
+    """(n,) tokens that the draft proposed; the emitted token where it proposed none."""
+    emitted: Ints
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @property
+    def whole(self) -> bool:
+        """Whether accepted tokens are included; False where only rejections were recorded."""
+        return not len(self) or bool((self.kinds == TokenKind.ACCEPTED).any())
+
+
+def judged(db: Database, place: SegmentPlace, window: Window, limit: int) -> JudgedPositions:
+    """Read the positions of the newest ``limit`` requests in the window from their segments. Raises SegmentDamaged."""
+    with db.session(read_only=True) as session:
+        places = sorted(_places(session, window, limit))
+    parts = [part for path, group in groupby(places, key=lambda row: row[:2]) for part in _parts(place, path, group)]
+    columns = [
+        np.concatenate([np.zeros(0, np.int64), *column]) for column in (zip(*parts, strict=True) if parts else [[]] * 3)
+    ]
+    return JudgedPositions(len(parts), *columns)
+
+
+def _places(session: Session, window: Window, limit: int) -> list[tuple[str, str, int]]:
+    """Return (segment id, path, row) of the newest requests in the window."""
+    columns = (SegmentRow.id, SegmentRow.path, SampleRow.row)
+    query = select(*columns).join_from(SampleRow, SegmentRow, SampleRow.segment_id == SegmentRow.id)
+    newest = SampleRow.created_at.desc(), SampleRow.request_id
+    rows = session.execute(query.where(*_wanted(window)).order_by(*newest).limit(limit))
+    return [(segment_id, path, row) for segment_id, path, row in rows]
+
+
+def _wanted(window: Window) -> Iterator[Any]:
+    if window.since is not None:
+        yield SampleRow.created_at >= window.since
+    if window.until is not None:
+        yield SampleRow.created_at < window.until
+    if window.route is not None:
+        yield SampleRow.route == window.route
+    if window.version is not None:
+        yield SampleRow.draft_version == window.version
+    if window.draft is not None:
+        yield of_draft(window.draft)
+
+
+def _parts(place: SegmentPlace, segment: tuple[str, ...], places: Iterator[Any]) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Yield (kinds, drafted, emitted) of each request; nothing when a purge has replaced the segment meanwhile."""
+    segment_id, path = segment
+    columns = read_columns(place, segment_id, path, ("tokens", "positions", "kinds", "drafted"))
+    for row in [] if columns is None else [each[2] for each in places]:
+        tokens, positions, kinds, drafted = (column[row].astype(np.int64) for column in columns or ())
+        yield kinds, drafted, tokens[positions]
+
+
+def count(tokens: Ints, which: Sequence[bool] | npt.NDArray[np.bool_], size: int) -> Ints:
+    """Return how often each token id occurs among the selected positions, shape (size,)."""
+    return np.bincount(tokens[which], minlength=size)
+
 
 TOP = 100
 """Number of most frequent tokens examined, as in the paper."""
@@ -119,3 +226,47 @@ def _counted(side: JudgedPositions, size: int) -> Ints:
 
 def _gain(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else after - before
+
+
+Counts = npt.NDArray[np.int64]
+
+
+class TokenUse(NamedTuple):
+    """How often each token id occurs, (V,) each."""
+
+    answers: Counts
+    prompts: Counts
+
+
+def token_use(store: Store, draft: str, vocab_size: int, requests: int) -> TokenUse:
+    """Count the tokens of the newest requests that a line of a draft may learn from, held-out ones left out.
+
+    Only tokens are read. Ids beyond ``vocab_size`` are not counted. Raises SegmentDamaged, StoreError.
+    """
+    ids = store.samples.recent(draft, limit=requests, holdout=False)
+    answers, prompts = np.zeros(vocab_size, np.int64), np.zeros(vocab_size, np.int64)
+    for (segment, path), group in groupby(_segment_rows(store, ids), key=lambda place: place[:2]):
+        columns, places = read_columns(store.samples.place, segment, path, ("tokens",)), list(group)
+        if columns is None:
+            continue  # a purge has replaced it meanwhile
+        for _, _, row, length in places:
+            tokens = columns[0][row]
+            answers += _occurrences(tokens[length:], vocab_size)
+            prompts += _occurrences(tokens[:length], vocab_size)
+    return TokenUse(answers, prompts)
+
+
+def _segment_rows(store: Store, request_ids: Sequence[str]) -> list[tuple[str, str, int, int]]:
+    """Return (segment id, path, row, length of the prompt), a segment's rows together."""
+    columns = SegmentRow.id, SegmentRow.path, SampleRow.row, SampleRow.prompt_len
+    query = select(*columns).join_from(SampleRow, SegmentRow, SampleRow.segment_id == SegmentRow.id)
+    found: list[tuple[str, str, int, int]] = []
+    with store.db.session(read_only=True) as session:
+        for ids in chunks(request_ids):
+            rows = session.execute(query.where(SampleRow.request_id.in_(ids)))
+            found += [(segment, path, row, length) for segment, path, row, length in rows]
+    return sorted(found)
+
+
+def _occurrences(tokens: Array, size: int) -> Counts:
+    return np.bincount(tokens[(tokens >= 0) & (tokens < size)], minlength=size)

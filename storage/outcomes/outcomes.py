@@ -18,12 +18,11 @@ from storage import records
 from storage.errors import BadInput
 from storage.outcomes.outcome_window import Window, grouped
 from storage.records import Outcome, ratio
-from storage.replay.forgotten import Finished, forgotten, take_turns
 from storage.routes.route_names import under_present_names
 from storage.sql.database import Database
 from storage.sql.drivers import insert_for
-from storage.sql.outcome_positions import PositionSums
-from storage.sql.outcome_tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow
+from storage.sql.forgotten import Finished, forgotten, take_turns
+from storage.sql.outcome_tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow, PositionSums
 from storage.sql.spans import SPANS, by_span
 from storage.sql.tables import table_of
 

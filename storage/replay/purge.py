@@ -20,7 +20,7 @@ from storage.replay.segment_files import NewSegment, read_segment, write_segment
 from storage.replay.segment_place import SegmentPlace
 from storage.replay.sweep import sweep_segments
 from storage.sql.database import Database, changed_rows
-from storage.sql.leases import lock_all_drafts
+from storage.sql.ledger import lock_all_drafts
 from storage.sql.outcome_tables import OutcomeRow
 from storage.sql.tables import RunRow, SampleRow, SegmentRow
 

@@ -19,9 +19,8 @@ from sqlalchemy import bindparam, exists, insert, select
 from storage.access.tenants import TenantLedger, usable_for
 from storage.errors import BadInput, SegmentDamaged, StoreError
 from storage.records import RequestSamples
-from storage.replay import divergence, sample_index
+from storage.replay import sample_index
 from storage.replay.exports import Exported, write_export
-from storage.replay.forgotten import Finished, forgotten, take_turns
 from storage.replay.purge import Purged, Purger
 from storage.replay.sample_index import ReplayStats, Waiting, chunks, routed_to
 from storage.replay.segment_files import NewSegment, read_segment, write_segment
@@ -30,6 +29,7 @@ from storage.replay.sweep import Swept, sweep_segments
 from storage.routes.route_names import under_present_names
 from storage.settings import EVERYTHING, PrivacySettings
 from storage.sql.database import Database
+from storage.sql.forgotten import Finished, forgotten, take_turns
 from storage.sql.tables import SampleRow, SegmentRow, table_of
 from storage.versions.targets import about
 
@@ -100,7 +100,7 @@ class SampleStore:
             named = under_present_names(session, batch)
             new.enter(session)
             row = partial(sample_index.row_of, holdout=self._holdout)
-            session.execute(insert(INDEX), list(map(row, new.requests, named, divergence.of_requests(named))))
+            session.execute(insert(INDEX), list(map(row, new.requests, named, sample_index.divergences(named))))
 
     def read(self, request_ids: Sequence[str]) -> list[RequestSamples]:
         """Return the samples of these requests in the order asked, skipping purged and unknown ones.

@@ -16,12 +16,10 @@ from sqlalchemy.orm import Session
 
 from storage.errors import DuplicateRoute
 from storage.records import DEFAULT_ROUTE, Route
-from storage.routes.route_rows import as_facts, get_row, require_name, require_not_default, to_record
+from storage.routes.route_rows import as_facts, get_row, note, require_name, require_not_default, to_record
 from storage.sql.drivers import insert_for
-from storage.sql.leases import lock_all_drafts
-from storage.sql.outcome_positions import PositionSums
-from storage.sql.outcome_tables import COUNTS, CounterRow, OutcomeRow
-from storage.sql.route_log import note
+from storage.sql.ledger import lock_all_drafts
+from storage.sql.outcome_tables import COUNTS, CounterRow, OutcomeRow, PositionSums
 from storage.sql.tables import RouteAliasRow, RoutePinRow, RouteRow, SampleRow
 
 KEYS = ("span", "start", "draft_version", "controller", "tenant", "worker")

@@ -1,15 +1,16 @@
 """Changes of routes within a caller's transaction, each with its line in the audit trail.
 
-The caller has locked the routes (:func:`storage.sql.route_log.lock_routes`). An error leaves nothing behind,
-because it ends the transaction.
+Each change locks the default route's row first. So changes happen one after another, and the ids of their lines rise in
+the order in which they become visible: the newest one's id is the revision by which routers notice a change. An error
+leaves nothing behind, because it ends the transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from storage import records
@@ -24,10 +25,46 @@ from storage.errors import (
 )
 from storage.records import DEFAULT_DRAFT, DEFAULT_ROUTE, Route
 from storage.routes.matches import checked
-from storage.sql.leases import known_drafts
-from storage.sql.ledger import NAME
-from storage.sql.route_log import note
-from storage.sql.tables import DraftRow, RouteAliasRow, RoutePinRow, RouteRow, VersionRow
+from storage.sql import audit
+from storage.sql.audit import AuditEntry
+from storage.sql.ledger import NAME, known_drafts
+from storage.sql.tables import AuditRow, DraftRow, RouteAliasRow, RoutePinRow, RouteRow, VersionRow
+
+GROUP = "router"
+CHANGES = "add", "change", "remove", "rename", "pin", "unpin", "teach", "forget", "background"
+OF_ROUTES = tuple(f"{GROUP} {action}" for action in CHANGES)
+"""The changes that routers go by."""
+
+
+def lock_routes(session: Session) -> None:
+    """Wait for other changes of routes, and make them wait until this transaction ends."""
+    session.get_one(RouteRow, DEFAULT_ROUTE, with_for_update=True)
+
+
+def note(
+    session: Session, who: str | None, action: str, route: str | None, before: Mapping[str, Any],
+    after: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """Record a change within its own transaction, with the routes locked."""
+    audit.note(session, f"{GROUP} {action}", route, after, before, who=who)
+
+
+def revision(session: Session) -> int:
+    """Return the id of the newest change; 0 before there was one."""
+    return session.scalar(select(func.max(AuditRow.id)).where(AuditRow.action.in_(OF_ROUTES))) or 0
+
+
+def count_since(session: Session, earlier: int) -> int:
+    """Return the number of changes after a revision."""
+    return session.scalar(select(func.count()).where(AuditRow.id > earlier, AuditRow.action.in_(OF_ROUTES))) or 0
+
+
+def history(session: Session, route: str | None, limit: int) -> list[AuditEntry]:
+    """Return the newest changes, newest first, optionally of one route, its former names included."""
+    if route is None:
+        return audit.history(session, limit=limit, action=GROUP)
+    former = session.scalars(select(RouteAliasRow.name).where(RouteAliasRow.route == route))
+    return audit.history(session, [route, *former], limit, action=GROUP)
 
 
 def to_record(row: RouteRow) -> Route:

@@ -2,7 +2,6 @@
 
     storage.routes.route_rows     changes within a transaction
     storage.routes.route_names    renaming, and what is kept under former names
-    storage.sql.route_log         their lines in the audit trail
     storage.routes.matches        what a route may match by
 
 Each method below is one transaction, with its line in the trail. ``who`` is the
@@ -19,10 +18,8 @@ from sqlalchemy.orm import Session
 from storage.records import DEFAULT_ROUTE, Route
 from storage.routes import route_names, route_rows
 from storage.routes.examples import teach
-from storage.sql import route_log
 from storage.sql.audit import AuditEntry
 from storage.sql.database import Database
-from storage.sql.route_log import lock_routes
 from storage.sql.tables import RouteRow
 
 Routes = list[Route]
@@ -76,7 +73,7 @@ class RouteTable:
         with self._db.session(read_only=True) as session:
             if self._db.dialect == "postgresql":  # else each query would have its own snapshot
                 session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-            revision = route_log.revision(session)
+            revision = route_rows.revision(session)
             rows = route_rows.all_rows(session)
             routes = [route_rows.to_record(row) for row in rows]
             routes.sort(key=lambda route: route.name != DEFAULT_ROUTE)
@@ -85,31 +82,31 @@ class RouteTable:
     def revision(self) -> int:
         """Return the id of the newest change; it rises with every change."""
         with self._db.session(read_only=True) as session:
-            return route_log.revision(session)
+            return route_rows.revision(session)
 
     def history(self, route: str | None = None, limit: int = 100) -> Changes:
         """Return the newest changes, newest first, optionally of one route, its former names included."""
         with self._db.session(read_only=True) as session:
-            return route_log.history(session, route, limit)
+            return route_rows.history(session, route, limit)
 
     # changes
 
     def add(self, route: Route, who: str | None = None) -> Route:
         """Add a route. Raises DuplicateRoute, BadInput, BadPattern, UnknownDraft, RouteWithoutDraft."""
         with self._db.session() as session:
-            lock_routes(session)
+            route_rows.lock_routes(session)
             return route_rows.add(session, route, who)
 
     def change(self, route: Route, who: str | None = None) -> Route:
         """Replace the route of that name by this one. Raises UnknownRoute, and what :meth:`add` raises."""
         with self._db.session() as session:
-            lock_routes(session)
+            route_rows.lock_routes(session)
             return route_rows.change(session, route, who)
 
     def remove(self, name: str, who: str | None = None) -> Route:
         """Remove a route with its pins; stored data stays until purged. Raises UnknownRoute, DefaultRoute."""
         with self._db.session() as session:
-            lock_routes(session)
+            route_rows.lock_routes(session)
             return route_rows.remove(session, name, who)
 
     def rename(self, name: str, to: str, who: str | None = None) -> Route:
@@ -118,19 +115,19 @@ class RouteTable:
         Raises UnknownRoute, DefaultRoute, DuplicateRoute, BadInput.
         """
         with self._db.session() as session:
-            lock_routes(session)
+            route_rows.lock_routes(session)
             return route_names.rename(session, name, to, who)
 
     def pin(self, tenant: str, route: str, who: str | None = None) -> None:
         """Pin a tenant's requests (``*``: everybody else's) to a route, whatever they ask for. Raises UnknownRoute."""
         with self._db.session() as session:
-            lock_routes(session)
+            route_rows.lock_routes(session)
             route_rows.pin(session, tenant, route, who)
 
     def unpin(self, tenant: str, who: str | None = None) -> None:
         """Remove a tenant's pin. Raises NotFound for a tenant that is not pinned."""
         with self._db.session() as session:
-            lock_routes(session)
+            route_rows.lock_routes(session)
             route_rows.unpin(session, tenant, who)
 
     def apply(
@@ -149,8 +146,8 @@ class RouteTable:
         nothing changed.
         """
         with self._db.session() as session:
-            lock_routes(session)
-            before = route_log.revision(session)
+            route_rows.lock_routes(session)
+            before = route_rows.revision(session)
             if replace:
                 for tenant in route_rows.pins(session).keys() - pins.keys():
                     route_rows.unpin(session, tenant, who)
@@ -163,7 +160,7 @@ class RouteTable:
             if replace:
                 _remove_others({route.name for route in routes}, session, who)
             session.flush()
-            return route_log.count_since(session, before)
+            return route_rows.count_since(session, before)
 
 
 def _remove_others(kept: set[str], session: Session, who: str | None) -> None:

@@ -2,7 +2,7 @@
 
 Every command and every HTTP route that changes something leaves a line, named as the command is (``drafts rollback``),
 in the transaction that makes the change where there is one. Lines are never changed but for results that come later,
-and never deleted; requests that arrive late are refused by them (:mod:`storage.replay.forgotten`).
+and never deleted; requests that arrive late are refused by them (:mod:`storage.sql.forgotten`).
 """
 
 from __future__ import annotations

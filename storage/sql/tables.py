@@ -69,11 +69,11 @@ class DraftRow(Base):
     current_version: Mapped[str | None]
     created_at: Mapped[float]
     options: Mapped[Facts] = mapped_column(server_default=text("'{}'"))
-    """The draft's own overrides of ``[learn]``, see :mod:`storage.versions.options`."""
+    """The draft's own overrides of ``[learn]``, see :mod:`storage.versions.draft_choices`."""
     target: Mapped[str | None]
     """The target that the line is about, see :mod:`storage.versions.targets`."""
     hold: Mapped[Facts] = mapped_column(server_default=text("'{}'"))
-    """A person's decision that nothing replaces, see :mod:`storage.versions.holds`."""
+    """A person's decision that nothing replaces, see :mod:`storage.versions.draft_choices`."""
     previous_version: Mapped[str | None]
     """What was current before."""
 
@@ -101,7 +101,7 @@ class VersionRow(Base):
 
 
 class VersionAliasRow(Base):
-    """A version's name of one's own, see :mod:`storage.versions.aliases`."""
+    """A version's name of one's own, see :mod:`storage.versions.draft_choices`."""
 
     __tablename__ = "version_aliases"
     draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"), primary_key=True)
@@ -316,7 +316,7 @@ class SampleRow(Base):
     prompt_hash: Mapped[int | None]
     """Equal for equal prompts; None where a release before 0003 stored the request."""
     divergence: Mapped[float | None]
-    """Estimated distance of the draft from the target, see :func:`storage.replay.divergence.of_requests`."""
+    """Estimated distance of the draft from the target, see :func:`storage.replay.sample_index.divergences`."""
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     """Number of failed training runs with it."""
     failed_in: Mapped[str | None]

@@ -26,7 +26,7 @@ from storage.files.files import TemporaryPath, make_folder, seized, writing
 from storage.records import DraftVersion, new_id
 from storage.replay.sweep import Swept, is_old
 from storage.sql.database import Database
-from storage.sql.leases import lock_all_drafts
+from storage.sql.ledger import lock_all_drafts
 from storage.sql.tables import VersionRow
 from storage.versions import weights
 from storage.versions.weight_place import LocalWeights, Place, delete_folder

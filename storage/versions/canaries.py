@@ -28,8 +28,7 @@ from storage.errors import UnknownDraft
 from storage.records import DraftVersion, VersionState
 from storage.sql.database import Database
 from storage.sql.drivers import plain
-from storage.sql.leases import known_drafts, lock_draft
-from storage.sql.ledger import get_row, to_record
+from storage.sql.ledger import get_row, known_drafts, lock_draft, to_record
 from storage.sql.tables import CanaryRow, DraftRow, VersionRow
 from storage.versions import promotion
 

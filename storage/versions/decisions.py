@@ -12,12 +12,10 @@ from storage.errors import NotFound, UnknownDraft, WrongState
 from storage.records import DraftVersion, VersionState
 from storage.sql import audit
 from storage.sql.database import Database
-from storage.sql.leases import known_drafts, lock_draft
-from storage.sql.ledger import get_row, to_record
+from storage.sql.ledger import get_row, known_drafts, lock_draft, to_record
 from storage.sql.tables import DraftRow, VersionAliasRow
 from storage.versions import promotion
-from storage.versions.aliases import aliases, require_alias
-from storage.versions.holds import Hold, HoldKind, held, hold_of, set_hold
+from storage.versions.draft_choices import Hold, HoldKind, aliases, held, hold_of, require_alias, set_hold
 from storage.versions.versions import VersionLedger
 
 

@@ -15,10 +15,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from storage.records import VersionState
-from storage.replay.forgotten import news_after
 from storage.sql.database import Database
-from storage.sql.leases import lock_draft
-from storage.sql.ledger import get_row, note
+from storage.sql.forgotten import news_after
+from storage.sql.ledger import get_row, lock_draft, note
 from storage.sql.tables import VersionRow
 from storage.versions.weight_place import WeightPlace
 

@@ -12,8 +12,7 @@ from storage import records
 from storage.access.workers import gone
 from storage.errors import WeightsDamaged
 from storage.records import VersionState
-from storage.sql.leases import lock_draft
-from storage.sql.ledger import get_row, note, require_weights
+from storage.sql.ledger import get_row, lock_draft, note, require_weights
 from storage.sql.tables import CanaryRow, DraftRow, ServingRow, VersionRow
 from storage.versions.forgotten_tables import DROPPED
 

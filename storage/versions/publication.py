@@ -14,16 +14,24 @@ from storage import records
 from storage.errors import DatabaseUnreachable, StoreError, WrongState
 from storage.files.files import TemporaryPath
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
-from storage.replay.forgotten import require_born_after_all
 from storage.sql.database import Database
 from storage.sql.drivers import insert_for, plain
-from storage.sql.leases import lock_draft, require_lease
-from storage.sql.ledger import get_row, next_row, require_same_root, require_state, root_of, to_record
+from storage.sql.forgotten import require_born_after_all
+from storage.sql.ledger import (
+    get_row,
+    lock_draft,
+    next_row,
+    require_lease,
+    require_same_root,
+    require_state,
+    root_of,
+    to_record,
+)
 from storage.sql.tables import DraftRow, RunRow, VersionRow
 from storage.versions import promotion, weights
+from storage.versions.draft_choices import require_free
 from storage.versions.forgotten_tables import BORN
 from storage.versions.forgotten_tables import KIND as TABLE
-from storage.versions.holds import require_free
 from storage.versions.targets import line_to_open
 from storage.versions.weight_place import WeightPlace
 

@@ -17,11 +17,10 @@ from storage.files.files import TemporaryPath, writing
 from storage.records import DEFAULT_DRAFT, DraftVersion, TrainingRun, VersionState, new_id
 from storage.replay.sweep import Swept
 from storage.sql.database import Database
-from storage.sql.leases import known_drafts
-from storage.sql.ledger import get_row, lineage_of, require_name, require_weights, to_record
+from storage.sql.ledger import get_row, known_drafts, lineage_of, require_name, require_weights, to_record
 from storage.sql.tables import DraftRow, VersionRow
-from storage.versions import options, promotion, publication, weights
-from storage.versions.aliases import resolve
+from storage.versions import draft_choices, promotion, publication, weights
+from storage.versions.draft_choices import resolve
 from storage.versions.targets import UNNAMED, line_of, lines
 from storage.versions.weight_place import WeightPlace
 
@@ -46,7 +45,7 @@ class VersionLedger:
     # queries
 
     def get(self, version_id: str) -> DraftVersion:
-        """Return a version by its id, or by a name (:mod:`storage.versions.aliases`). Raises UnknownVersion."""
+        """Return a version by its id, or by a name (:mod:`storage.versions.draft_choices`). Raises UnknownVersion."""
         with self._db.session(read_only=True) as session:
             found = session.get(VersionRow, version_id)
             return to_record(found or get_row(session, resolve(session, version_id) or version_id))
@@ -102,11 +101,11 @@ class VersionLedger:
 
     def options(self, draft: str) -> dict[str, Any]:
         """Return the draft's overrides of ``[learn]``: ``method``, ``lora_rank``. Raises UnknownDraft."""
-        return options.read(self._db, draft)
+        return draft_choices.read_options(self._db, draft)
 
     def set_options(self, draft: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Replace the draft's overrides. Raises UnknownDraft, and BadInput for another key or a value out of range."""
-        return options.write(self._db, draft, wanted)
+        return draft_choices.write_options(self._db, draft, wanted)
 
     def folder(self, version: DraftVersion) -> Path:
         """Return a local folder with the version's files, downloading them if need be.

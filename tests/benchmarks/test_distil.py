@@ -19,7 +19,7 @@ from osd.demo.runner.source import demo_segments
 from osd.models.pair import load_pair
 from osd.prompts import encode
 from storage.errors import BadInput, BadSetting
-from storage.replay.imports import read_export
+from storage.replay.exports import read_export
 from storage.sampling import Sampling
 from storage.settings import Settings, load_settings
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from router.throughput import Costs, best_pace, expected_to_pay, larger_pays, throughput
-from storage.insights.round_length import tokens_per_round
+from storage.insights.statistics import tokens_per_round
 
 COSTS = Costs(0.5, [3.2 + 0.12 * gamma for gamma in range(13)])
 

@@ -16,7 +16,7 @@ from storage import backup
 from storage.backup import back_up, check, read_facts, restore
 from storage.errors import BadInput, SegmentDamaged, StoreError, WeightsDamaged
 from storage.records import RunState
-from storage.replay.verify import verify_samples
+from storage.replay.keeper import verify_samples
 from storage.settings import Settings, VersionLimits
 from storage.store import Store, open_store
 from tests.storage.conftest import new_postgres

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from storage.replay.imports import read_export
+from storage.replay.exports import read_export
 from storage.settings import load_settings
 from storage.store import open_store
 

@@ -16,7 +16,7 @@ import pytest
 from storage import records
 from storage.records import RunState, TrainingRun
 from storage.routes.proposals import ProposalKind
-from storage.run_reason import BEGAN
+from storage.runs import BEGAN
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 from tests.storage.conftest import SHARED_MEMORY, Clock

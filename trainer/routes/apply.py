@@ -13,7 +13,7 @@ from typing import Any
 
 from router.classifier_models import prepare
 from storage.errors import BadInput, DuplicateRoute, WrongState
-from storage.insights.drift_advice import drift_advice
+from storage.insights.change import drift_advice
 from storage.records import Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.store import Store

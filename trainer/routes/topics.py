@@ -14,7 +14,7 @@ from jinja2 import TemplateError
 
 from router.topic import features_of
 from storage.errors import OsdError, UnknownDraft
-from storage.routes.background import Features
+from storage.routes.examples import Features
 from storage.store import Store
 
 MARKS = ("osd\u2063first", "osd\u2063answer", "osd\u2063second")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from osd.hotswap.canary_comparison import compare
-from storage.insights.served import ServedPart
+from storage.insights.recent import ServedPart
 
 
 def side(rng: np.random.Generator, count: int, mean: float, route: str = "default") -> list[ServedPart]:

@@ -17,7 +17,7 @@ from osd.recording.recorder import Recorder
 from osd.recording.redaction import Passage, Redactor
 from osd.recording.topk import reduce_plain
 from storage.records import Request, RequestSamples
-from storage.replay.imports import import_file
+from storage.replay.exports import import_file
 from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store, open_store

@@ -26,7 +26,7 @@ from osd.verification.lossy import LossyRule, judge_lossy, paths_of
 from osd.verification.rejection_sampling import acceptance_chance
 from osd.verification.warping import Warp
 from storage.errors import BadSetting
-from storage.lossy import lossy_mode, lossy_name
+from storage.names import lossy_mode, lossy_name
 from storage.records import Request, TokenKind
 from storage.sampling import Sampling
 from storage.settings import Settings

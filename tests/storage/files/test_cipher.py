@@ -15,8 +15,8 @@ import pytest
 from storage.errors import BadSetting, CannotDecrypt, SegmentDamaged
 from storage.files.cipher import open_cipher, parse_ring
 from storage.replay import segments
-from storage.replay.imports import import_file
-from storage.replay.verify import verify_samples
+from storage.replay.exports import import_file
+from storage.replay.keeper import verify_samples
 from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.storage.make import assert_same, samples

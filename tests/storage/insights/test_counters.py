@@ -9,9 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from storage.errors import BadInput, ModelFileDamaged, UnknownVersion
-from storage.insights.plain_round import fit, plain_round
+from storage.insights.cost import ModelSize, fit, model_size, plain_round
 from storage.insights.service import Answers
-from storage.insights.sizes import ModelSize, model_size
 from storage.outcomes.outcome_window import Window
 from storage.records import RunState
 from storage.sql.spans import DAY, HOUR

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.access.trainers import Trainer
-from storage.insights.drift_advice import drift_advice
+from storage.insights.change import drift_advice
 from storage.routes.proposals import ProposalKind, RouteProposal
 from storage.store import Store
 from tests.storage.conftest import Clock

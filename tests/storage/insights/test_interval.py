@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from storage.insights.interval import Rate, difference, rate, student
+from storage.insights.statistics import Rate, difference, rate, student
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 20, 200])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.insights.payback import pay_backs
-from storage.insights.round_length import saved_share, tokens_per_round
+from storage.insights.runs import pay_backs
+from storage.insights.statistics import saved_share, tokens_per_round
 from storage.records import RunState
 from storage.store import Store
 from tests.storage.conftest import Clock

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storage.records import RequestSamples, TokenKind
-from storage.replay.divergence import of_requests
+from storage.replay.sample_index import of_requests
 from tests.storage.make import samples
 
 

@@ -13,7 +13,7 @@ import pytest
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
 from storage.records import RunState
 from storage.settings import load_settings
-from storage.sql.leases import lock_draft
+from storage.sql.ledger import lock_draft
 from storage.store import Store, open_store
 from tests.storage.conftest import Clock
 from tests.storage.make import add_root, assert_same, at_once, outcome, samples

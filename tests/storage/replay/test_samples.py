@@ -21,7 +21,7 @@ from storage.errors import BadInput, SegmentDamaged, StoreError, StoreWriteFaile
 from storage.files import files
 from storage.records import Route
 from storage.replay import segments
-from storage.replay.imports import import_file
+from storage.replay.exports import import_file
 from storage.replay.sweep import GRACE_SECONDS, _take_orphan
 from storage.store import Store
 from tests.storage.conftest import Clock

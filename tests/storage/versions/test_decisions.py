@@ -11,7 +11,7 @@ from storage.errors import BadInput, DraftHeld, NotFound, UnknownDraft, UnknownV
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.store import Store
 from storage.versions.canaries import CanaryState
-from storage.versions.holds import HoldKind
+from storage.versions.draft_choices import HoldKind
 from tests.storage.access.test_workers import worker
 from tests.storage.make import add_root, samples, write_weights
 

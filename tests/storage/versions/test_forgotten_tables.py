@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 
 from storage.errors import ForgottenAhead, ForgottenSince, WeightsDamaged
 from storage.records import DraftVersion, VersionState
-from storage.replay.forgotten import ForgottenSinceLine
 from storage.settings import Settings
+from storage.sql.forgotten import ForgottenSinceLine
 from storage.store import Store, open_store
 from storage.versions import forgotten_tables
 from storage.versions.forgotten_tables import KIND, born_after

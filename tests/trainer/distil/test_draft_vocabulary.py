@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.insights.usage import TokenUse, token_use
+from storage.insights.tokens import TokenUse, token_use
 from storage.records import Route
 from storage.store import Store
 from tests.storage.make import add_root, samples
