@@ -12,7 +12,6 @@ from storage.files.cipher import Cipher
 from storage.files.files import TemporaryPath, sync_path, writing
 from storage.records import RequestSamples
 from storage.replay import segments
-from storage.replay.samples import SampleStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +72,6 @@ class ImportResult:
     positions: int
     known: int
     """Requests not stored: known already, forgotten, or of a tenant that does not allow it."""
-
-
-def import_file(samples: SampleStore, path: Path) -> ImportResult:
-    """Store every request of an exported file under its own id, route and tenant; known ones stay as they are.
-
-    The file is read to its end before the first request is stored. Raises BadExport for a file that is missing,
-    damaged, not an export, or of a newer format; StoreError.
-    """
-    cipher = samples.place.cipher
-    for _ in read_export(path, cipher):
-        pass
-    return keep_counted(samples, read_export(path, cipher))
-
-
-def keep_counted(samples: SampleStore, batches: Iterable[list[RequestSamples]]) -> ImportResult:
-    """Store batches and count what was not there before."""
-    requests = positions = known = 0
-    for batch in batches:
-        before = set(samples.kept([each.request_id for each in batch]))
-        samples.add(batch)
-        fresh = samples.kept([each.request_id for each in batch]) - before
-        requests, known = requests + len(fresh), known + len(batch) - len(fresh)
-        positions += sum(len(each) for each in batch if each.request_id in fresh)
-    return ImportResult(requests, positions, known)
 
 
 def read_export(path: Path, cipher: Cipher | None = None) -> Iterator[list[RequestSamples]]:

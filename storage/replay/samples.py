@@ -7,7 +7,7 @@ does (:mod:`storage.replay.sample_index`): training runs claim them, and their r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -20,7 +20,7 @@ from storage.access.tenants import TenantLedger, usable_for
 from storage.errors import BadInput, SegmentDamaged, StoreError
 from storage.records import RequestSamples
 from storage.replay import sample_index
-from storage.replay.exports import Exported, write_export
+from storage.replay.exports import Exported, ImportResult, read_export, write_export
 from storage.replay.purge import Purged, Purger
 from storage.replay.sample_index import ReplayStats, Waiting, chunks, routed_to
 from storage.replay.segment_files import NewSegment, read_segment, write_segment
@@ -221,6 +221,28 @@ class SampleStore:
             hidden = bool(session.scalar(select(exists().where(*wanted, SampleRow.hidden_bytes > 0))))
         read, cipher = (lambda: map(self.read, chunks(ids, 64))), self.place.cipher
         return write_export(Path(path), read, cipher, overwrite=overwrite, hidden=hidden)
+
+    def import_file(self, path: Path) -> ImportResult:
+        """Store every request of an exported file under its own id, route and tenant; known ones stay as they are.
+
+        The file is read to its end before the first request is stored. Raises BadExport for a file that is missing,
+        damaged, not an export, or of a newer format; StoreError.
+        """
+        for _ in read_export(path, self.place.cipher):
+            pass
+        return self.add_counted(read_export(path, self.place.cipher))
+
+    def add_counted(self, batches: Iterable[list[RequestSamples]]) -> ImportResult:
+        """Store batches and count what was not there before."""
+        requests = positions = known = 0
+        for batch in batches:
+            ids = [each.request_id for each in batch]
+            before = self.kept(ids)
+            self.add(batch)
+            fresh = self.kept(ids) - before
+            requests, known = requests + len(fresh), known + len(batch) - len(fresh)
+            positions += sum(len(each) for each in batch if each.request_id in fresh)
+        return ImportResult(requests, positions, known)
 
     def sweep(self) -> list[Swept]:
         """Delete what killed processes left and nothing refers to; return what was deleted."""

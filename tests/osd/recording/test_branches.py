@@ -17,7 +17,6 @@ from osd.recording.recorder import Recorder
 from osd.recording.redaction import Passage, Redactor
 from osd.recording.topk import reduce_plain
 from storage.records import Request, RequestSamples
-from storage.replay.exports import import_file
 from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store, open_store
@@ -122,7 +121,7 @@ def test_they_go_where_their_request_goes(pair: Pair, store: Store, settings: Se
     kept = recorded(pair, store, settings)
     store.samples.export(tmp_path / "all.parquet")
     with open_store(settings.changed(storage={"directory": tmp_path / "other"})) as other:
-        assert import_file(other.samples, tmp_path / "all.parquet").requests == len(kept)
+        assert other.samples.import_file(tmp_path / "all.parquet").requests == len(kept)
         require_same(other.samples.read([s.request_id for s in kept]), kept)
         other.samples.purge(request_id=kept[0].request_id)
         other.samples.purge(tenant="t1")

@@ -15,7 +15,6 @@ import pytest
 from storage.errors import BadSetting, CannotDecrypt, SegmentDamaged
 from storage.files.cipher import open_cipher, parse_ring
 from storage.replay import segments
-from storage.replay.exports import import_file
 from storage.replay.keeper import verify_samples
 from storage.settings import load_settings
 from storage.store import Store, open_store
@@ -108,9 +107,9 @@ def test_exports_are_encrypted_and_taken_in_with_the_key(
     with pytest.raises(OSError):
         pq.read_table(tmp_path / "all.parquet")
     with keeping(memory / "there", SECOND, monkeypatch) as store, pytest.raises(CannotDecrypt, match="no key '2025'"):
-        import_file(store.samples, tmp_path / "all.parquet")
+        store.samples.import_file(tmp_path / "all.parquet")
     with keeping(memory / "there", f"{SECOND}\n{FIRST}", monkeypatch) as store:
-        assert import_file(store.samples, tmp_path / "all.parquet").requests == 70
+        assert store.samples.import_file(tmp_path / "all.parquet").requests == 70
         assert_same(store.samples.read(["r3"])[0], samples(3, created_at=store.samples.read(["r3"])[0].created_at))
 
 

@@ -21,7 +21,6 @@ from storage.errors import BadInput, SegmentDamaged, StoreError, StoreWriteFaile
 from storage.files import files
 from storage.records import Route
 from storage.replay import segments
-from storage.replay.exports import import_file
 from storage.replay.sweep import GRACE_SECONDS, _take_orphan
 from storage.store import Store
 from tests.storage.conftest import Clock
@@ -136,7 +135,7 @@ def test_an_import_brings_hidden_states_and_a_purge_takes_them_away(store: Store
     (left,) = store.samples.stats()
     assert store.samples.read(["r1", "r2"])[0].hidden_states is not None
     store.samples.purge(everything=True)
-    assert import_file(store.samples, path).requests == 2
+    assert store.samples.import_file(path).requests == 2
     (back,) = store.samples.stats()
     assert back.hidden_bytes == pytest.approx(2 * left.hidden_bytes, rel=0.2)
 
