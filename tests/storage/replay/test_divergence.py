@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storage.records import RequestSamples, TokenKind
-from storage.replay.sample_index import of_requests
+from storage.replay.sample_index import divergences
 from tests.storage.make import samples
 
 
@@ -33,4 +33,4 @@ def test_a_batch_is_one_request_after_another() -> None:
         batch.append(replace(one, kinds=kinds, acceptance=chance.choice([None, known])))
     expected = [plain(one) for one in batch]
     assert None in expected and len({round(each, 3) for each in expected if each is not None}) > 10
-    assert of_requests(batch) == [None if each is None else pytest.approx(each) for each in expected]
+    assert divergences(batch) == [None if each is None else pytest.approx(each) for each in expected]
