@@ -22,7 +22,7 @@
     │   │   └── ForgottenAhead     of which nothing is known yet
     │   ├── UnknownTopic
     │   ├── UnknownKey
-    │   ├── UnknownWorker
+    │   ├── UnknownServer
     │   ├── UnknownTrainer
     │   ├── UnknownEngine
     │   └── UnknownProposal
@@ -182,8 +182,8 @@ class UnknownKey(NotFound):
     """There is no API key {key!r}; `osd keys list` shows those there are."""
 
 
-class UnknownWorker(NotFound):
-    """There is no serving process {worker!r}; known: {known}."""
+class UnknownServer(NotFound):
+    """There is no serving process {server!r}; known: {known}."""
 
 
 class UnknownTrainer(NotFound):

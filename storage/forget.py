@@ -16,10 +16,9 @@ from sqlalchemy import delete, select
 
 from storage.errors import BadInput, ForgottenAhead
 from storage.replay.purge import Purged, Purger
-from storage.replay.sample_index import chunks
 from storage.replay.segment_place import SegmentPlace
 from storage.sql import audit
-from storage.sql.database import Database, changed_rows
+from storage.sql.database import Database, changed_rows, chunks
 from storage.sql.forgotten import ACTION, REQUEST, TENANT, ForgottenSinceLine, news_after, take_turns
 from storage.sql.outcome_tables import OutcomeRow
 from storage.sql.tables import SampleRow

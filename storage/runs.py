@@ -13,13 +13,13 @@ from storage import records
 from storage.access.tenants import usable_for
 from storage.errors import NotFound, UnknownDraft, WrongState
 from storage.records import RunState, TrainingRun
-from storage.replay.sample_index import IS_WAITING, candidate_routes, chunks, oldest, routes_of
+from storage.replay.sample_index import IS_WAITING, candidate_routes, oldest, routes_of
 from storage.settings import EVERYTHING, PrivacySettings
-from storage.sql.database import Database
+from storage.sql.database import Database, chunks
 from storage.sql.drivers import plain
 from storage.sql.ledger import end_expired, free_requests, known_drafts, lock_draft, require_lease
 from storage.sql.suspects import IS_CLEAN, RETRY, half_of_a_group, note_failure
-from storage.sql.tables import DraftRow, LeaseRow, RunRow, SampleRow
+from storage.sql.tables import DraftRow, LeaseRow, RunRow, SampleRow, record_of
 from storage.versions.draft_choices import require_free
 from storage.versions.lineage import note_material
 from storage.versions.targets import about
@@ -263,9 +263,4 @@ def _end(session: Session, row: RunRow, state: RunState, version: str | None) ->
 
 def to_record(row: RunRow) -> TrainingRun:
     """Convert a row to a record."""
-    return TrainingRun(
-        id=row.id, draft=row.draft, holder=row.holder, state=RunState(row.state), started_at=row.started_at,
-        heartbeat_at=row.heartbeat_at, lease_until=row.lease_until, parent=row.parent,
-        request_ids=tuple(row.request_ids), settings=row.settings, finished_at=row.finished_at, version=row.version,
-        result=row.result,
-    )  # fmt: skip
+    return record_of(TrainingRun, row, state=RunState(row.state), request_ids=tuple(row.request_ids))

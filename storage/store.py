@@ -15,8 +15,8 @@
     store.routes     which draft serves which traffic         storage.routes.routes
     store.examples   taught examples of topics                storage.routes.examples
     store.proposals  proposed changes of routes               storage.routes.proposals
-    store.workers    serving processes that live              storage.access.workers
-    store.trainers   training processes that live             storage.access.trainers
+    store.servers    serving processes that live              storage.access.processes
+    store.trainers   training processes that live             storage.access.processes
     store.canaries   versions that one of them serves first   storage.versions.canaries
     store.trail      who changed what                         storage.sql.audit
     store.db         the metadata database                    storage.sql.database
@@ -32,9 +32,8 @@ from types import TracebackType
 
 from storage.access.engines import EngineRegistry
 from storage.access.keys import KeyLedger
+from storage.access.processes import ServerRegistry, TrainerRegistry
 from storage.access.tenants import TenantLedger
-from storage.access.trainers import TrainerRegistry
-from storage.access.workers import WorkerRegistry
 from storage.files.cipher import open_cipher
 from storage.files.files import make_folder, writing
 from storage.forget import Forgetter
@@ -84,7 +83,7 @@ class Store:
         self.version_keeper = VersionKeeper(db, weights)
         self.decisions = DecisionLedger(db, self.versions)
         self.targets = TargetLedger(db)
-        self.workers = WorkerRegistry(db)
+        self.servers = ServerRegistry(db)
         self.trainers = TrainerRegistry(db)
         self.engines = EngineRegistry(db)
         self.canaries = CanaryLedger(db)

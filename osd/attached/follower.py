@@ -16,7 +16,7 @@ from osd.hotswap.export import export
 from osd.hotswap.whole_features import lacks_rows
 from storage import records
 from storage.access.engines import AttachedEngine
-from storage.access.workers import Worker, WorkerState
+from storage.access.processes import ServingProcess, ServerState
 from storage.errors import DraftUnsound
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
@@ -145,9 +145,9 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         """List the engine among the store's servers; one that cannot be reached goes off the list by itself."""
         parts, serving = urlsplit(self.url), self.serving.get(self.line)
         known = {"version": serving.id, "digest": serving.digest} if serving else {}
-        self.store.workers.beat(Worker(
+        self.store.servers.beat(ServingProcess(
             id=self.worker, host=parts.hostname or "", pid=0, url=self.url, started_at=self.started,
-            heartbeat_at=records.now(), gone_at=records.now() + self._gone_seconds, state=WorkerState.SERVING,
+            heartbeat_at=records.now(), gone_at=records.now() + self._gone_seconds, state=ServerState.SERVING,
             drafts={self.line: known}, trouble=self.troubles.get(self.line),
         ))  # fmt: skip
 
@@ -155,7 +155,7 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         """Stop following, and take the engine off the list; it goes on serving what it has."""
         self.close()
         self.store.canaries.let_go(self.worker)
-        self.store.workers.end(self.worker)
+        self.store.servers.end(self.worker)
 
 
 def servable_folder(store: Store, version: DraftVersion) -> Path:

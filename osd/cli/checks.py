@@ -290,7 +290,7 @@ def sound(store: Store, draft: str) -> CheckResult:
 
 def trainers(here: CommandContext) -> Iterator[CheckResult]:
     """Look for a live trainer: without one nothing is learned."""
-    from storage.access.trainers import TrainerState
+    from storage.access.processes import TrainerState
 
     with suppress(OsdError), here.store_as_it_is() as store:  # the database has a finding of its own
         known = store.trainers.list() if store else []

@@ -18,7 +18,7 @@ from storage.sql import audit
 from storage.sql.database import Database
 from storage.sql.drivers import plain
 from storage.sql.ledger import known_drafts
-from storage.sql.tables import DraftRow, EngineRow, WorkerRow
+from storage.sql.tables import DraftRow, EngineRow, ServerRow, record_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,13 @@ class EngineRegistry:
             row.url, row.draft, row.facts = url, draft, plain(facts)
             audit.note(session, "engines add", name, {"url": url, "draft": draft}, before, who=who)
             session.flush()
-            return to_record(row)
+            return record_of(AttachedEngine, row)
 
     def list(self) -> list[AttachedEngine]:
         """Return every engine by name."""
         with self._db.session(read_only=True) as session:
-            return [to_record(row) for row in session.scalars(select(EngineRow).order_by(EngineRow.name))]
+            rows = session.scalars(select(EngineRow).order_by(EngineRow.name))
+            return [record_of(AttachedEngine, row) for row in rows]
 
     def get(self, name: str) -> AttachedEngine:
         """Return an engine by its name or URL. Raises UnknownEngine."""
@@ -79,7 +80,7 @@ class EngineRegistry:
         engine = self.get(name)
         with self._db.session() as session:
             session.execute(delete(EngineRow).where(EngineRow.name == engine.name))
-            session.execute(delete(WorkerRow).where(WorkerRow.id == engine.name))
+            session.execute(delete(ServerRow).where(ServerRow.id == engine.name))
             audit.note(session, "engines remove", engine.name, {}, {"url": engine.url, "draft": engine.draft}, who=who)
         return engine
 
@@ -103,7 +104,3 @@ class EngineRegistry:
             values = {"holder": None, "lease_until": 0.0}
             session.execute(update(EngineRow).where(EngineRow.holder == holder).values(**values))
 
-
-def to_record(row: EngineRow) -> AttachedEngine:
-    """Convert a row to a record."""
-    return AttachedEngine(**{name: getattr(row, name) for name in AttachedEngine.__dataclass_fields__})

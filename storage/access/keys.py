@@ -18,7 +18,7 @@ from storage.errors import BadInput, UnknownKey
 from storage.records import EVERYBODY, now
 from storage.sql import audit
 from storage.sql.database import Database
-from storage.sql.tables import ApiKeyRow
+from storage.sql.tables import ApiKeyRow, record_of
 
 PREFIX = "osd-"
 SHOWN = 8
@@ -122,5 +122,4 @@ def check(tenant: str, scopes: Sequence[str], limits: Sequence[int | None], expi
 
 def to_record(row: ApiKeyRow) -> ApiKey:
     """Convert a row to a record."""
-    values = {name: getattr(row, name) for name in ApiKey.__dataclass_fields__}
-    return ApiKey(**{**values, "scopes": tuple(row.scopes)})
+    return record_of(ApiKey, row, scopes=tuple(row.scopes))

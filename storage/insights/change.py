@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from storage.access.trainers import TrainerState
+from storage.access.processes import TrainerState
 from storage.errors import BadInput, UnknownRoute, UnknownVersion
 from storage.insights.statistics import Bucket, difference, rate
 from storage.outcomes.outcome_window import Window, grouped

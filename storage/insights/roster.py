@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from storage.access.workers import Worker
+from storage.access.processes import ServingProcess
 from storage.errors import NotFound
 from storage.records import now
 from storage.sql.drivers import plain
@@ -26,13 +26,13 @@ def roster(store: Store) -> list[dict[str, Any]]:
     for route in store.routes.list():
         for name in route.drafts:
             routes.setdefault(name, []).append(route.name)
-    workers, trials = store.workers.list(), _trials(store)
-    current = _current(store, {_line(holds) for worker in workers for holds in worker.drafts.values()})
-    return [_row(worker, routes, trials, current) for worker in workers]
+    servers, trials = store.servers.list(), _trials(store)
+    current = _current(store, {_line(holds) for server in servers for holds in server.drafts.values()})
+    return [_row(server, routes, trials, current) for server in servers]
 
 
 def _line(holds: Mapping[str, Any]) -> str:
-    """Return the line of the version that a worker holds, by the version's name."""
+    """Return the line of the version that a server holds, by the version's name."""
     return str(holds["version"]).rsplit("-", 2)[0]
 
 
@@ -49,15 +49,15 @@ def _current(store: Store, drafts: set[str]) -> dict[str, str]:
 
 
 def _row(
-    worker: Worker, routes: dict[str, list[str]], trials: dict[str, Canary], current: dict[str, str]
+    server: ServingProcess, routes: dict[str, list[str]], trials: dict[str, Canary], current: dict[str, str]
 ) -> dict[str, Any]:
     drafts = []
-    for name, holds in sorted(worker.drafts.items()):
+    for name, holds in sorted(server.drafts.items()):
         line = _line(holds)
         trial = trials.get(line)
-        mine = trial is not None and trial.worker == worker.id
+        mine = trial is not None and trial.worker == server.id
         wanted = current.get(line) if trial is None else trial.version if mine else trial.base
         matches, tries = holds["version"] == wanted, mine and trial is not None and holds["version"] == trial.version
         drafts.append({"draft": name, "routes": routes.get(name, []), **holds, "matches": matches, "canary": tries})
-    facts = asdict(worker) | {"state": worker.state.value, "age": max(0.0, now() - worker.heartbeat_at)}
+    facts = asdict(server) | {"state": server.state.value, "age": max(0.0, now() - server.heartbeat_at)}
     return dict(plain(facts | {"drafts": drafts}))

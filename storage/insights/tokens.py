@@ -23,11 +23,11 @@ from sqlalchemy.orm import Session
 from storage.errors import BadInput
 from storage.outcomes.outcome_window import Window
 from storage.records import TokenKind, ratio
-from storage.replay.sample_index import chunks, of_draft
+from storage.replay.sample_index import of_draft
 from storage.replay.segment_files import reading
 from storage.replay.segment_place import SegmentPlace
 from storage.replay.segments import Array, opened
-from storage.sql.database import Database
+from storage.sql.database import Database, chunks
 from storage.sql.tables import SampleRow, SegmentRow
 from storage.store import Store
 

@@ -15,11 +15,10 @@ from sqlalchemy.orm import Session
 
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
 from storage.records import RunState
-from storage.replay.sample_index import chunks
 from storage.replay.segment_files import NewSegment, read_segment, write_segment
 from storage.replay.segment_place import SegmentPlace
 from storage.replay.sweep import sweep_segments
-from storage.sql.database import Database, changed_rows
+from storage.sql.database import Database, changed_rows, chunks
 from storage.sql.ledger import lock_all_drafts
 from storage.sql.outcome_tables import OutcomeRow
 from storage.sql.tables import RunRow, SampleRow, SegmentRow

@@ -8,9 +8,8 @@ request itself asked for. For a greedy request it is the share of its drafted to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,6 @@ from storage.names import draft_of
 from storage.records import RequestSamples, TokenKind
 from storage.replay.segment_files import is_held_out, prompt_hash
 from storage.sql.tables import RouteRow, SampleRow
-
-CHUNK = 5_000
-"""Ids in one statement; SQLite takes at most 32,766 parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +170,6 @@ def routes_of(session: Session, draft: str) -> list[str]:
     """Return the names of the routes that the draft serves, given by a line of it."""
     query = select(RouteRow.name).where(RouteRow.draft == draft_of(draft)).order_by(RouteRow.name)
     return list(session.scalars(query))
-
-
-def chunks(items: Sequence[str], size: int = CHUNK) -> Iterator[list[str]]:
-    """Yield the items in chunks of at most ``size``."""
-    iterator = iter(items)
-    while some := list(islice(iterator, size)):
-        yield some
 
 
 def divergences(batch: Sequence[RequestSamples]) -> list[float | None]:

@@ -22,13 +22,13 @@ from storage.records import RequestSamples
 from storage.replay import sample_index
 from storage.replay.exports import Exported, ImportResult, read_export, write_export
 from storage.replay.purge import Purged, Purger
-from storage.replay.sample_index import ReplayStats, Waiting, chunks, routed_to
+from storage.replay.sample_index import ReplayStats, Waiting, routed_to
 from storage.replay.segment_files import NewSegment, read_segment, write_segment
 from storage.replay.segment_place import LocalSegments, SegmentPlace
 from storage.replay.sweep import Swept, sweep_segments
 from storage.routes.route_names import under_present_names
 from storage.settings import EVERYTHING, PrivacySettings
-from storage.sql.database import Database
+from storage.sql.database import Database, chunks
 from storage.sql.forgotten import Finished, forgotten, take_turns
 from storage.sql.tables import SampleRow, SegmentRow, table_of
 from storage.versions.targets import about

@@ -14,7 +14,7 @@ from storage import records
 from storage.errors import UnknownProposal, WrongState
 from storage.sql.database import Database
 from storage.sql.drivers import plain
-from storage.sql.tables import RouteProposalRow
+from storage.sql.tables import RouteProposalRow, record_of
 
 
 class ProposalKind(str, Enum):
@@ -100,4 +100,4 @@ def _get(session: Session, number: int, *, lock: bool = False) -> RouteProposalR
 
 
 def _to_record(row: RouteProposalRow) -> RouteProposal:
-    return RouteProposal(row.id, row.at, ProposalKind(row.kind), ProposalState(row.state), row.facts)
+    return record_of(RouteProposal, row, kind=ProposalKind(row.kind), state=ProposalState(row.state))

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from storage import records
 from storage.sql.database import Database
 from storage.sql.drivers import plain
-from storage.sql.tables import AuditRow
+from storage.sql.tables import AuditRow, record_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +118,8 @@ def history(
         query = query.where(AuditRow.at >= since)
     if action is not None:
         query = query.where(or_(AuditRow.action == action, AuditRow.action.startswith(f"{action} ", autoescape=True)))
-    return [to_record(row) for row in session.scalars(query)]
+    return [record_of(AuditEntry, row) for row in session.scalars(query)]
 
-
-def to_record(row: AuditRow) -> AuditEntry:
-    """Convert a row to a record."""
-    return AuditEntry(**{name: getattr(row, name) for name in AuditEntry.__dataclass_fields__})
 
 
 class AuditTrail:

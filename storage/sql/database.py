@@ -7,8 +7,9 @@ error, and turns the driver's errors into :class:`~storage.errors.StoreError`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import text
@@ -17,6 +18,9 @@ from sqlalchemy.orm import Session
 from storage.errors import StoreWriteFailed
 from storage.sql import schema
 from storage.sql.drivers import DRIVER_ERRORS, make_engine, parse_url, show_url, sqlite_file, translate
+
+CHUNK = 5_000
+"""Ids in one statement; SQLite takes at most 32,766 parameters."""
 
 
 class Database:
@@ -130,3 +134,10 @@ def check(url: str) -> dict[str, Any]:
 def changed_rows(result: object) -> int:
     """Return the number of rows that a statement changed or deleted."""
     return int(result.rowcount)  # type: ignore[attr-defined]
+
+
+def chunks(items: Sequence[str], size: int = CHUNK) -> Iterator[list[str]]:
+    """Yield the items in chunks of at most ``size``."""
+    iterator = iter(items)
+    while some := list(islice(iterator, size)):
+        yield some

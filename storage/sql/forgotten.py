@@ -18,7 +18,7 @@ from sqlalchemy import bindparam, or_, select, text
 from sqlalchemy.orm import Session
 
 from storage.errors import ForgottenSince
-from storage.replay.sample_index import chunks
+from storage.sql.database import chunks
 from storage.sql.tables import AuditRow, table_of
 
 ACTION, REQUEST, TENANT = "replay forget", "request", "tenant"

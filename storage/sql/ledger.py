@@ -27,7 +27,7 @@ from storage.errors import (
 )
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.sql.suspects import note_failure
-from storage.sql.tables import DraftRow, LeaseRow, RunRow, SampleRow, VersionRow
+from storage.sql.tables import DraftRow, LeaseRow, RunRow, SampleRow, VersionRow, record_of
 
 
 def known_drafts(session: Session) -> str:
@@ -159,9 +159,4 @@ def note(row: VersionRow, key: str, reason: str) -> None:
 
 def to_record(row: VersionRow) -> DraftVersion:
     """Convert a row to a record."""
-    return DraftVersion(
-        id=row.id, draft=row.draft, number=row.number, parent=row.parent, digest=row.digest, kind=row.kind,
-        state=VersionState(row.state), created_at=row.created_at, path=row.path, run_id=row.run_id,
-        evidence=row.evidence, bytes=row.bytes, served_at=row.served_at, deleted_at=row.deleted_at,
-        has_master=bool(row.has_master),
-    )  # fmt: skip
+    return record_of(DraftVersion, row, state=VersionState(row.state), has_master=bool(row.has_master))

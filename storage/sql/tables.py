@@ -6,7 +6,8 @@ The migration writes the same schema by hand; a test compares the two.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import fields
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -26,6 +27,7 @@ from sqlalchemy.sql import true
 
 Facts = dict[str, Any]
 Ids = list[str]
+R = TypeVar("R")
 
 NAMES = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -43,6 +45,12 @@ class Base(DeclarativeBase):
         Facts: JSON(),
         Ids: JSON(),
     }
+
+
+def record_of(kind: type[R], row: Base, **others: Any) -> R:
+    """Return a row as a record with fields of the same names; ``others`` are those that mean more than the column."""
+    names = (each.name for each in fields(kind) if each.name not in others)  # type: ignore[arg-type]
+    return kind(**{name: getattr(row, name) for name in names}, **others)
 
 
 def table_of(row: type[Base]) -> Table:
@@ -119,8 +127,8 @@ class ServingRow(Base):
     since: Mapped[float]
 
 
-class WorkerRow(Base):
-    """A serving process; see :mod:`storage.access.workers`. Its name is that in ``serving`` and in the counters."""
+class ServerRow(Base):
+    """A serving process; see :mod:`storage.access.processes`. Its name is that in ``serving`` and in the counters."""
 
     __tablename__ = "workers"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -142,7 +150,7 @@ class WorkerRow(Base):
 
 
 class TrainerRow(Base):
-    """A training process; see :mod:`storage.access.trainers`. Its name is that in leases."""
+    """A training process; see :mod:`storage.access.processes`. Its name is that in leases."""
 
     __tablename__ = "trainers"
     id: Mapped[str] = mapped_column(primary_key=True)

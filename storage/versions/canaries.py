@@ -23,13 +23,13 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from storage import records
-from storage.access.workers import listed
+from storage.access.processes import servers
 from storage.errors import UnknownDraft
 from storage.records import DraftVersion, VersionState
 from storage.sql.database import Database
 from storage.sql.drivers import plain
 from storage.sql.ledger import get_row, known_drafts, lock_draft, to_record
-from storage.sql.tables import CanaryRow, DraftRow, VersionRow
+from storage.sql.tables import CanaryRow, DraftRow, VersionRow, record_of
 from storage.versions import promotion
 
 LOST = 3
@@ -169,7 +169,7 @@ class _View:
         self.open = session.scalar(
             select(CanaryRow).where(CanaryRow.draft == draft, CanaryRow.state == CanaryState.WATCHING.value)
         )
-        self.alive = [each.id for each in listed(session) if each.alive and each.takes(draft)]
+        self.alive = [each.id for each in servers(session) if each.alive and each.takes(draft)]
         self.alone = len({*self.alive, worker}) < 2
 
     @property
@@ -259,5 +259,4 @@ class _View:
 
 def to_canary(row: CanaryRow) -> Canary:
     """Convert a row to a record."""
-    values = {name: getattr(row, name) for name in Canary.__dataclass_fields__}
-    return Canary(**{**values, "state": CanaryState(row.state)})
+    return record_of(Canary, row, state=CanaryState(row.state))

@@ -13,8 +13,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from storage.records import RunState
-from storage.replay.sample_index import chunks
 from storage.routes.proposals import ProposalKind, ProposalState
+from storage.sql.database import chunks
 from storage.sql.tables import RouteProposalRow, RunRow, SampleRow, VersionRow
 
 STARTED_FROM = "started_from"

@@ -9,7 +9,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from storage import records
-from storage.access.workers import gone
+from storage.access.processes import gone_servers
 from storage.errors import WeightsDamaged
 from storage.records import VersionState
 from storage.sql.ledger import get_row, lock_draft, note, require_weights
@@ -77,7 +77,7 @@ def end_serving(session: Session, worker: str, draft: str | None) -> None:
 
 def serving(session: Session, draft: str) -> dict[str, str]:
     """Return server -> its version of a draft, without servers known to be gone."""
-    query, away = select(ServingRow.worker, ServingRow.version).where(ServingRow.draft == draft), gone(session)
+    query, away = select(ServingRow.worker, ServingRow.version).where(ServingRow.draft == draft), gone_servers(session)
     return {row[0]: row[1] for row in session.execute(query.order_by(ServingRow.worker)) if row[0] not in away}
 
 

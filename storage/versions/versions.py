@@ -89,7 +89,7 @@ class VersionLedger:
     def serving(self, draft: str = DEFAULT_DRAFT) -> dict[str, str]:
         """Return server -> the version of a draft that it last reported.
 
-        A killed server stays until it is known to be gone (:mod:`storage.access.workers`).
+        A killed server stays until it is known to be gone (:mod:`storage.access.processes`).
         """
         with self._db.session(read_only=True) as session:
             return promotion.serving(session, draft)

@@ -17,7 +17,7 @@ from osd.server.http.keys import KeyRing
 from osd.server.metrics.server import Meters
 from osd.server.process.engine_server import EngineHost
 from osd.server.process.presence import EngineDrafts, Presence
-from storage.access.workers import WorkerState
+from storage.access.processes import ServerState
 from storage.settings import Settings, load_settings
 from storage.store import open_store
 from tests.integration.proxy import Proxy
@@ -59,24 +59,24 @@ def test_it_serves_while_the_database_is_away_and_is_back_by_itself(
             host = EngineHost(settings, store, KeyRing(store.keys, 1.0), Meters(), None, thread, engine)
             presence = Presence(host, "here:1", "http://here", wishes.append, "here:0", EngineDrafts(engine))
             presence.begin()
-            await until(lambda: len(store.workers.list()) == 1, "it is listed")
+            await until(lambda: len(store.servers.list()) == 1, "it is listed")
             wire.cut()
             await until(lambda: "no heartbeat" in caplog.text, "a heartbeat failed")
             tokens = [token for piece in await answer(distant, 40) for token in piece.tokens]
             assert len(tokens) == 40, "it decodes meanwhile"
             wire.mend()
             began = time.time()
-            await until(lambda: any(w.heartbeat_at > began for w in store.workers.list()), "it is heard of again")
-            (row,) = store.workers.list()
-            assert (row.id, row.state, row.trouble) == ("here:1", WorkerState.SERVING, None)
+            await until(lambda: any(w.heartbeat_at > began for w in store.servers.list()), "it is heard of again")
+            (row,) = store.servers.list()
+            assert (row.id, row.state, row.trouble) == ("here:1", ServerState.SERVING, None)
             root = store.versions.current("default")
             assert row.drafts == {"default": {"version": root.id, "digest": root.digest}}
-            store.workers.ask_drain("here:1")
+            store.servers.ask_drain("here:1")
             await until(lambda: wishes == [True], "it hears that it is to drain, once")
-            store.workers.ask_drain("here:1", undo=True)
+            store.servers.ask_drain("here:1", undo=True)
             await until(lambda: wishes == [True, False], "and that it is not")
             await asyncio.to_thread(presence.close)
-            assert store.workers.list() == []
+            assert store.servers.list() == []
 
     asyncio.run(serve())
     assert caplog.text.count("no heartbeat") == 1, "one line an outage"

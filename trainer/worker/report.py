@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from storage import records
-from storage.access.trainers import Trainer
+from storage.access.processes import Trainer
 from storage.errors import OsdError
 from storage.settings import FleetSettings
 from storage.store import Store

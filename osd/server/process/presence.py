@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from osd.server.admin.snapshots import AdminHost
 from storage import records
-from storage.access.workers import Worker, WorkerState
+from storage.access.processes import ServingProcess, ServerState
 from storage.errors import OsdError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Presence:
         """``wanted`` hears, on the presence's thread, whether somebody wants this server to drain, each time that
         changes. ``replaces``: one that ended without a word, whose place this one takes. ``drafts``: None for one that
         does not draft."""
-        self.id, self.url, self.state = name, url, WorkerState.SERVING
+        self.id, self.url, self.state = name, url, ServerState.SERVING
         self._store, self._fleet, self._load = host.store, host.settings.fleet, host.load
         self._drafts, self._wanted, self._replaces = drafts, wanted, replaces
         self._started, self._drains, self._away = records.now(), False, False
@@ -71,7 +71,7 @@ class Presence:
         """Start to tell."""
         self._thread.start()
 
-    def turn(self, state: WorkerState) -> None:
+    def turn(self, state: ServerState) -> None:
         """Change to another state, and tell it at once."""
         self.state = state
         self._wake.set()
@@ -104,7 +104,7 @@ class Presence:
             self._away = False
 
     def _tell(self) -> None:
-        if self.state is WorkerState.DRAINING:
+        if self.state is ServerState.DRAINING:
             self._store.canaries.let_go(self.id)
         drains = self._store.workers.beat(self._now(), self._replaces)
         self._replaces = None
@@ -112,9 +112,9 @@ class Presence:
             self._drains = drains
             self._wanted(drains)
 
-    def _now(self) -> Worker:
+    def _now(self) -> ServingProcess:
         at, load, drafts = records.now(), self._load, self._drafts
-        return Worker(
+        return ServingProcess(
             self.id, socket.gethostname(), os.getpid() if drafts else 0, self.url, self._started, at,
             at + self._fleet.gone_seconds, self.state, running=load.running, waiting=load.waiting, rate=self._rate(),
             drafts=drafts.held() if drafts else {}, trouble=drafts.trouble if drafts else None,

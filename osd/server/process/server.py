@@ -31,7 +31,7 @@ from osd.server.metrics.store import StoreCollector
 from osd.server.process.listen import Place, url
 from osd.server.process.presence import EngineDrafts, Presence
 from osd.server.processes import ServerLoad
-from storage.access.workers import WorkerState
+from storage.access.processes import ServerState
 
 log = logging.getLogger(__name__)
 
@@ -257,7 +257,7 @@ class Server:
         """Tell everybody that it drains, or serves again."""
         self.host.turn(not drains)
         self.backend.drain(drains)
-        self.presence.turn(WorkerState.DRAINING if drains else WorkerState.SERVING)
+        self.presence.turn(ServerState.DRAINING if drains else ServerState.SERVING)
         log.info("draining" if drains else "serving again", extra={"action": "draining" if drains else "drain_undone"})
 
     async def _idle(self, seconds: float) -> bool:

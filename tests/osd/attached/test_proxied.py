@@ -148,7 +148,7 @@ def test_a_restart_that_fails_is_named_and_tried_once(
         "import sys; open(sys.argv[1] + '.ran', 'a').write('x'); sys.exit('no GPU is free')"
     )
     newer = better(store, folders, home.root)
-    until(lambda: "no GPU is free" in (store.workers.list()[0].trouble or ""))
+    until(lambda: "no GPU is free" in (store.servers.list()[0].trouble or ""))
     time.sleep(0.5)
     assert (store.versions.folder(store.versions.get(newer)).with_suffix(".ran")).read_text() == "x"
     assert store.versions.get(newer).state is VersionState.READY and not stock.restarts

@@ -60,7 +60,7 @@ def tries(filled: Filled, folder: Path) -> dict[str, tuple[list[str], str]]:
     spare = [filled.store.versions.reject(stage().id, {}).id for _ in range(3)]
     export, routes = folder / "samples.parquet", folder / "routes.json"
     key = filled.store.keys.create("acme")[1].id
-    filled.store.workers.beat(replace(worker("a", now()), gone_at=now() + 600))
+    filled.store.servers.beat(replace(worker("a", now()), gone_at=now() + 600))
     filled.store.trainers.beat(training(gone_at=now() + 600))
     filled.store.engines.add("there", "http://127.0.0.1:1", "default", {})
     filled.store.versions.register_root("other", model_folder(folder / "other", 7.0))
@@ -140,7 +140,7 @@ def posts(filled: Filled) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 def test_every_route_that_changes_something_leaves_its_line(filled: Filled) -> None:
-    filled.store.workers.beat(replace(worker("a", now()), gone_at=now() + 600))
+    filled.store.servers.beat(replace(worker("a", now()), gone_at=now() + 600))
     filled.store.trainers.beat(training(gone_at=now() + 600))
     bodies = posts(filled)
     groups = (admin, facts, api, chat_routes, completion_routes)

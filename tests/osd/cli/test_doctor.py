@@ -16,7 +16,7 @@ from osd.cli.context import CommandContext
 from osd.cli.serving_checks import ports
 from osd.server.start import SHIPPED
 from storage import records
-from storage.access.trainers import Trainer
+from storage.access.processes import Trainer
 from storage.settings import load_settings
 
 PARTS = ["python", "packages", "settings", "device", "data directory", "database", "broker", "pair"]

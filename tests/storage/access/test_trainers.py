@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from storage import records
-from storage.access.trainers import FORGET_SECONDS, Trainer, TrainerState
+from storage.access.processes import FORGET_SECONDS, Trainer, TrainerState
 from storage.errors import UnknownTrainer, WrongState
 from storage.store import Store
 from tests.storage.conftest import Clock

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.access.trainers import Trainer
+from storage.access.processes import Trainer
 from storage.insights.change import drift_advice
 from storage.routes.proposals import ProposalKind, RouteProposal
 from storage.store import Store

@@ -164,7 +164,7 @@ def test_a_store_of_before_opens_and_is_read(tmp_path: Path) -> None:
         assert store.examples.list() == [("sql", "SELECT 1")] and not store.tenants.get("acme").share
         assert [entry.action for entry in store.trail.history(limit=2)] == ["replay forget", "engines add"]
         assert (store.keys.list()[0].name, store.engines.list()[0].name) == ("ci", "vllm-1")
-        assert (store.workers.list()[0].id, store.trainers.list()[0].id) == ("server-1", "trainer-1")
+        assert (store.servers.list()[0].id, store.trainers.list()[0].id) == ("server-1", "trainer-1")
         assert store.targets.newest() == store.versions.target_of("default")
 
 

@@ -25,7 +25,7 @@ def alive(store: Store, clock: Clock) -> Callable[..., None]:
     def beat(*names: str, seconds: float = 0) -> None:
         clock.seconds += seconds
         for name in names:
-            store.workers.beat(worker(name, clock.seconds))
+            store.servers.beat(worker(name, clock.seconds))
 
     return beat
 
@@ -134,7 +134,7 @@ def test_one_that_stops_in_order_does_not_count_as_lost(
     first = str(chosen(new.id, NAMES))
     staged(store, first)
     store.canaries.let_go(first)
-    store.workers.end(first)
+    store.servers.end(first)
     staged(store, *[name for name in NAMES if name != first])
     assert (store.canaries.list()[0].claims, store.canaries.list()[0].worker != first) == (1, True)
 

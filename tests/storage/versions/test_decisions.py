@@ -108,7 +108,7 @@ def test_what_a_person_chose_is_for_all_servers_at_once(learning: Store) -> None
     """Two servers, so that a version which comes by itself is tried by one of them first."""
     first, second = learning.versions.list("default")[1:]
     for name in ("a", "b"):
-        learning.workers.beat(worker(name, second.created_at))
+        learning.servers.beat(worker(name, second.created_at))
     stages = [learning.canaries.stage("default", name) for name in ("a", "b", "a", "b")]
     tried = learning.canaries.list()[0]
     assert tried.state is CanaryState.WATCHING and {stage.version.id for stage in stages[2:]} != {second.id}

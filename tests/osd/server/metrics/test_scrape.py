@@ -22,7 +22,7 @@ from osd.server.metrics.exposition import exporting
 from osd.server.metrics.store import StoreCollector
 from osd.server.process.engine_server import EngineCollector
 from osd.server.start import SHIPPED
-from storage.access.workers import Worker
+from storage.access.processes import ServingProcess
 from storage.errors import BadSetting
 from storage.records import Request, now
 from storage.settings import load_settings
@@ -62,7 +62,7 @@ def test_attached_engines(store: Store) -> None:
     store.engines.add("gpu-1", "http://gpu-1:8000", "default", {})
     store.engines.add("gpu-2", "http://gpu-2:8000", "default", {})
     store.versions.mark_serving(root, "gpu-1")
-    store.workers.beat(Worker("gpu-1", "gpu-1", 0, "http://gpu-1:8000", now(), now(), now() + 60))
+    store.servers.beat(ServingProcess("gpu-1", "gpu-1", 0, "http://gpu-1:8000", now(), now(), now() + 60))
     store.outcomes.add([outcome(draft_version=root, drafted=8, accepted=5, controller="vllm")], "gpu-1")
     found = scrape(StoreCollector(store))
     one, two = (("engine", "gpu-1"),), (("engine", "gpu-2"),)

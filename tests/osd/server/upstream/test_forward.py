@@ -247,14 +247,14 @@ def test_a_replica_is_drained_and_its_streams_end(two: Fronted) -> None:
         next(parts)
         drained, other = sorted(two.replicas, key=lambda fake: -len(fake.asked))
         with two.server.store() as store:
-            store.workers.ask_drain(drained.url.removeprefix("http://"))
+            store.servers.ask_drain(drained.url.removeprefix("http://"))
         two.until(drained, "draining")
         other.answer = say(200, {"choices": []})
         assert [two.server.post(TEXT, HELLO).status_code for _ in range(3)] == [200] * 3
         assert next(parts), "what runs there goes on"
     assert (len(drained.asked), len(other.asked)) == (1, 3)
     with two.server.store() as store:
-        store.workers.ask_drain(drained.url.removeprefix("http://"), undo=True)
+        store.servers.ask_drain(drained.url.removeprefix("http://"), undo=True)
     two.until(drained, "up")
     drained.ready = 503
     two.until(drained, "draining")

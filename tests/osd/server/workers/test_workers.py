@@ -148,9 +148,9 @@ def _drained_and_taken_back(server: Server, name: str) -> None:
     """While streams run on both, one is told to drain, and then to serve on: it takes connections again."""
     with ExitStack() as streams, server.store() as store:
         keep_both_busy(server, streams)
-        store.workers.ask_drain(name)
+        store.servers.ask_drain(name)
         until(lambda: {row["id"]: row["state"] for row in listed(server)}[name] == "draining", "it drains")
-        store.workers.ask_drain(name, undo=True)
+        store.servers.ask_drain(name, undo=True)
         until(lambda: len(alive(server)) == 2, "it serves again")
     before = by_worker(server, "osd_http_requests_total")
 
