@@ -22,20 +22,18 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import URL, Connection, inspect, select, text
 from sqlalchemy.orm import Session
 
 from storage import records
 from storage.distribution import osd_version
-from storage.errors import BadInput, SegmentDamaged, StoreError, WeightsDamaged
+from storage.errors import BadInput, StoreError, WeightsDamaged
 from storage.files.files import TemporaryPath, writing
+from storage.files.places import LocalFolder, Place
 from storage.records import DraftVersion, VersionState
-from storage.replay.segment_files import read_whole
-from storage.replay.segment_place import LocalSegments, SegmentPlace
+from storage.replay.segment_files import SegmentFiles
 from storage.settings import Settings
 from storage.sql import schema
 from storage.sql.database import Database
@@ -88,7 +86,7 @@ def back_up(store: Store, url: str, destination: Path, say: Say = lambda _: None
         named = _copy_all(store, parse_url(url), aside.path, say)
         _drop_others(aside.path, named)
         say("checking")
-        _check_segments(LocalSegments(aside.path / "segments", store.samples.place.cipher), named.segments)
+        _check_segments(SegmentFiles(LocalFolder(aside.path / "segments"), store.samples.files.cipher), named.segments)
         size = sum(path.stat().st_size for path in aside.path.rglob("*") if path.is_file())
         requests = sum(row.requests for row in named.segments)
         counts = len(named.segments), requests, len(named.versions), size
@@ -110,10 +108,9 @@ def restore(settings: Settings, source: Path, say: Say = lambda _: None) -> Back
     try:
         _require_fits(store, facts, url)
         say("copying samples and weights")
-        for path in _below(source / "segments"):
-            _put(store.samples.place, source / "segments", path)
-        for path in _below(source / "weights"):
-            _put(store.versions.place, source / "weights", path)
+        for name, place in _places(store).items():
+            for each in LocalFolder(source / name).list():
+                place.put_file(source / name / each.path, each.path)
         say("restoring the metadata")
         _restore_database(source, url)
     finally:
@@ -128,7 +125,7 @@ def check(store: Store) -> None:
     """Check that all samples and weights are there and sound. Raises SegmentDamaged, WeightsDamaged."""
     with store.db.session(read_only=True) as session:
         named = _named(session, session.connection())
-    _check_segments(store.samples.place, named.segments)
+    _check_segments(store.samples.files, named.segments)
     for version in named.versions:
         if version.state is not VersionState.QUARANTINED:
             store.versions.verify(version)
@@ -154,8 +151,9 @@ def _copy_all(store: Store, url: URL, folder: Path, say: Say) -> _Named:
         say("reading the metadata" + (f", {number} times" if number > 1 else ""))
         with _snapshot(store.db, url, folder) as (named, copy):
             say(f"copying {len(named.segments)} segments and the weights of {len(named.versions)} versions")
-            missing = [row.path for row in named.segments if not _take_segment(store.samples.place, row, folder)]
-            missing += [one.id for one in named.versions if not _take_weights(store.versions.place, one, folder)]
+            places = _places(store)
+            missing = [row.path for row in named.segments if not _take_segment(places["segments"], row, folder)]
+            missing += [one.id for one in named.versions if not _take_weights(places["weights"], one, folder)]
             if not missing:
                 say("copying the metadata")
                 copy()
@@ -197,32 +195,35 @@ def _named(session: Session, connection: Connection) -> _Named:
     return _Named(segments, [to_record(row) for row in session.scalars(there)], schema.found(connection) or "")
 
 
-def _take_segment(place: SegmentPlace, row: SegmentRow, folder: Path) -> bool:
+def _places(store: Store) -> dict[str, Place]:
+    """Return the places of samples and weights, by their folder in a backup."""
+    return {"segments": store.samples.files.place, "weights": store.versions.files.place}
+
+
+def _take_segment(place: Place, row: SegmentRow, folder: Path) -> bool:
     """Copy a segment; False where it is no longer there."""
-    target = folder / "segments" / row.path
+    return _take(place, row.path, folder / "segments" / row.path)
+
+
+def _take(place: Place, path: str, target: Path) -> bool:
+    """Copy a file, unless it was copied before; False where it is no longer there."""
     if target.exists():
         return True
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        if isinstance(place, LocalSegments):
-            shutil.copyfile(place.folder / row.path, target)
-        else:
-            place.bucket.get_file(row.path, target)  # type: ignore[attr-defined]
+        place.get_file(path, target)
     except FileNotFoundError:
         target.unlink(missing_ok=True)
         return False
     return True
 
 
-def _take_weights(place: Any, version: DraftVersion, folder: Path) -> bool:
+def _take_weights(place: Place, version: DraftVersion, folder: Path) -> bool:
     """Copy a version's files; False where they are no longer there, or not whole. Damaged ones come as they are."""
     target = folder / "weights" / version.path
     if not target.exists():
-        for path, read in _files_of(place, version.path):
-            (target / path).parent.mkdir(parents=True, exist_ok=True)
-            try:
-                read(target / path)
-            except FileNotFoundError:
+        for each in place.list(version.path):
+            if not _take(place, each.path, folder / "weights" / each.path):
                 break
     if version.state is VersionState.QUARANTINED:
         return True
@@ -235,34 +236,23 @@ def _take_weights(place: Any, version: DraftVersion, folder: Path) -> bool:
     return True
 
 
-def _files_of(place: Any, path: str) -> Iterator[tuple[str, Callable[[Path], object]]]:
-    """Yield each file of a version, and what copies it to a path."""
-    if (bucket := getattr(place, "bucket", None)) is not None:
-        for each in bucket.list(path):
-            yield each.path.removeprefix(f"{path}/"), partial(bucket.get_file, each.path)
-    else:
-        for name in _below(place.folder / path):
-            yield name, partial(shutil.copyfile, place.folder / path / name)
-
-
 def _drop_others(folder: Path, named: _Named) -> None:
     """Delete files that an earlier copy of the metadata named, and this one does not."""
     segments = {row.path for row in named.segments}
     versions = {version.path for version in named.versions}
-    for path in _below(folder / "segments"):
-        if path not in segments:
-            (folder / "segments" / path).unlink()
+    for each in LocalFolder(folder / "segments").list():
+        if each.path not in segments:
+            (folder / "segments" / each.path).unlink()
     for draft in (folder / "weights").glob("*/*"):
         if draft.relative_to(folder / "weights").as_posix() not in versions:
             shutil.rmtree(draft)
 
 
-def _check_segments(place: SegmentPlace, rows: Sequence[SegmentRow]) -> None:
+def _check_segments(files: SegmentFiles, rows: Sequence[SegmentRow]) -> None:
     for row in rows:
-        found = read_whole(place, row)
+        found = files.read_whole(row)
         if (len(found), sum(map(len, found))) != (row.requests, row.positions):
-            reason = f"it holds {len(found)} requests, its index says {row.requests}"
-            raise SegmentDamaged(path=place.show(row.path), segment=row.id, reason=reason)
+            raise files.damaged(row.id, row.path, f"it holds {len(found)} requests, its index says {row.requests}")
 
 
 def _require_fits(store: Store, facts: Backup, url: URL) -> None:
@@ -275,24 +265,9 @@ def _require_fits(store: Store, facts: Backup, url: URL) -> None:
         raise BadInput(reason=f"There is a database at {file} already; restore into a data directory of its own.")
     if file is None and (tables := inspect(store.db.engine).get_table_names()):
         raise BadInput(reason=f"{store.db.url} has {len(tables)} tables already; restore into an empty database.")
-    places: list[tuple[Any, str]] = [
-        (store.samples.place, "storage.samples"), (store.versions.place, "storage.weights"),
-    ]  # fmt: skip
-    for place, key in places:
-        bucket = getattr(place, "bucket", None)
-        if bucket.list() if bucket is not None else _below(place.folder):
+    for (_, place), key in zip(_places(store).items(), ("storage.samples", "storage.weights"), strict=True):
+        if place.list():
             raise BadInput(reason=f"There is something at {place.show()} already ({key}); name an empty place.")
-
-
-def _put(place: Any, source: Path, path: str) -> None:
-    """Copy one file of a backup to its place."""
-    if (bucket := getattr(place, "bucket", None)) is not None:
-        bucket.put_file(source / path, path)
-        return
-    target = place.folder / path
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / path, target)
 
 
 def _restore_database(source: Path, url: URL) -> None:
@@ -320,7 +295,3 @@ def _run(url: URL, program: str, *arguments: str, connects: bool = True) -> None
 def _libpq(url: URL) -> str:
     """Return the URL as libpq reads it, without its password."""
     return url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
-
-
-def _below(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

@@ -1,9 +1,14 @@
 """Forgetting of requests or of a tenant: their text is deleted, and the versions that learned from it are named.
 
 Deleted are the samples (segments are rewritten without them), their lines in the log of recent outcomes, and stored
-tables of n-grams (:mod:`storage.versions.forgotten_tables`). Kept are sums by minute, which name no request; request
-ids in the runs that claimed them, from which the versions are found; and a line in the audit trail, by which late
-arrivals are refused (:mod:`storage.sql.forgotten`). Weights cannot forget, so their versions are named.
+tables of n-grams. Kept are sums by minute, which name no request; request ids in the runs that claimed them, from which
+the versions are found; and a line in the audit trail, by which late arrivals are refused
+(:mod:`storage.sql.forgotten`). Weights cannot forget, so their versions are named.
+
+A table counts n-grams of many requests and names none, so its counts cannot be taken back. Every version born before
+the newest line about forgetting is deleted: its files, in the store and in this machine's cache. Its row stays,
+quarantined, so that lineage and numbers go on. Servers rebuild tables from stored requests
+(``osd/drafters/ngram/service/refill.py``).
 """
 
 from __future__ import annotations
@@ -13,18 +18,30 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
 
 from storage.errors import BadInput, ForgottenAhead
+from storage.records import VersionState
 from storage.replay.purge import Purged, Purger
-from storage.replay.segment_place import SegmentPlace
+from storage.replay.segment_files import SegmentFiles
 from storage.sql import audit
 from storage.sql.database import Database, changed_rows, chunks
-from storage.sql.forgotten import ACTION, REQUEST, TENANT, ForgottenSinceLine, news_after, take_turns
+from storage.sql.forgotten import (
+    ACTION,
+    DROPPED,
+    REQUEST,
+    TABLE_KIND,
+    TENANT,
+    ForgottenSinceLine,
+    born_after,
+    news_after,
+    take_turns,
+)
+from storage.sql.ledger import get_row, lock_draft, note
 from storage.sql.outcome_tables import OutcomeRow
-from storage.sql.tables import SampleRow
-from storage.versions.forgotten_tables import drop_tables
+from storage.sql.tables import SampleRow, VersionRow
 from storage.versions.lineage import Learned, learned_from
-from storage.versions.weight_place import WeightPlace
+from storage.versions.weight_files import WeightFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +57,11 @@ class Forgotten:
 
 
 class Forgetter:
-    """Forgets requests in segments of ``place`` and their index, and n-gram tables among ``weights``."""
+    """Forgets requests in segments and their index, and tables of n-grams among the weights."""
 
-    def __init__(self, db: Database, place: SegmentPlace, weights: WeightPlace) -> None:
+    def __init__(self, db: Database, segments: SegmentFiles, weights: WeightFiles) -> None:
         self._db, self._weights = db, weights
-        self._purger = Purger(db, place)
+        self._purger = Purger(db, segments)
 
     def forget(
         self, request_ids: Sequence[str] = (), *, tenant: str | None = None, who: str | None = None
@@ -77,7 +94,7 @@ class Forgetter:
             return news_after(session, line)
 
     def drop_tables(self) -> list[str]:
-        """Delete tables of n-grams, see :func:`storage.versions.forgotten_tables.drop_tables`."""
+        """Delete tables of n-grams, see :func:`drop_tables`."""
         return drop_tables(self._db, self._weights)
 
     def _ids_of(self, tenant: str) -> list[str]:
@@ -109,3 +126,38 @@ class Forgetter:
             with self._db.engine.connect() as connection:
                 connection.rollback()
                 connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()  # type: ignore[union-attr]
+
+
+def drop_tables(db: Database, files: WeightFiles) -> list[str]:
+    """Delete outdated tables and what killed processes left; return the ids of the versions deleted now. Idempotent.
+
+    No older table comes after it: entering one checks the line (:func:`require_born_after_all`). Raises
+    StoreWriteFailed, PlaceUnreachable.
+    """
+    columns = VersionRow.id, VersionRow.path, VersionRow.evidence
+    with db.session(read_only=True) as session:
+        line = news_after(session, 0).line
+        tables = session.execute(select(*columns).where(VersionRow.kind == TABLE_KIND).order_by(VersionRow.id)).all()
+    dropped = []
+    for version_id, path, evidence in tables:
+        if DROPPED in evidence:
+            files.uncache(path)  # another machine deleted it from the store alone
+        elif born_after(evidence) < line:
+            with db.session() as session:
+                if _drop(session, files, version_id):
+                    dropped.append(version_id)
+    if tables:
+        files.sweep(db)
+    return dropped
+
+
+def _drop(session: Session, files: WeightFiles, version_id: str) -> bool:
+    """Delete a version's files and then its row's state: if the process dies in between, the next call finishes."""
+    lock_draft(session, get_row(session, version_id).draft)
+    row = get_row(session, version_id, lock=True)
+    if DROPPED in row.evidence:
+        return False
+    files.remove(row.path)
+    row.state = VersionState.QUARANTINED.value
+    note(row, DROPPED, "requests were forgotten after it had begun to learn")
+    return True

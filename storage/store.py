@@ -34,14 +34,15 @@ from storage.access.engines import EngineRegistry
 from storage.access.keys import KeyLedger
 from storage.access.processes import ServerRegistry, TrainerRegistry
 from storage.access.tenants import TenantLedger
+from storage.files.bucket import open_place
 from storage.files.cipher import open_cipher
 from storage.files.files import make_folder, writing
+from storage.files.places import Swept
 from storage.forget import Forgetter
 from storage.outcomes.outcomes import OutcomeStore
 from storage.replay.keeper import RetentionKeeper
 from storage.replay.samples import SampleStore
-from storage.replay.segment_place import SegmentPlace, segment_place
-from storage.replay.sweep import Swept
+from storage.replay.segment_files import SegmentFiles
 from storage.routes.examples import BackgroundStore, ExampleStore
 from storage.routes.proposals import ProposalLedger
 from storage.routes.routes import RouteTable
@@ -50,13 +51,12 @@ from storage.settings import EVERYTHING, PrivacySettings, Settings
 from storage.sql.audit import AuditTrail
 from storage.sql.database import Database
 from storage.sql.suspects import SuspectList
-from storage.versions.bucket_weights import weight_place
 from storage.versions.canaries import CanaryLedger
 from storage.versions.decisions import DecisionLedger
 from storage.versions.targets import TargetLedger
 from storage.versions.version_keeper import VersionKeeper
 from storage.versions.versions import VersionLedger
-from storage.versions.weight_place import WeightPlace
+from storage.versions.weight_files import WeightFiles, weight_files
 
 
 class Store:
@@ -66,8 +66,8 @@ class Store:
         self,
         db: Database,
         directory: Path,
-        segments: SegmentPlace,
-        weights: WeightPlace,
+        segments: SegmentFiles,
+        weights: WeightFiles,
         holdout: float,
         privacy: PrivacySettings = EVERYTHING,
     ) -> None:
@@ -134,6 +134,7 @@ def lay_out(settings: Settings) -> Store:
     """Construct the store that the settings name without creating or connecting to anything. Raises BadSetting."""
     kept = settings.storage
     directory = kept.data_directory().absolute()
-    segments = segment_place(kept.samples, directory, open_cipher(kept.encryption))
-    weights = weight_place(kept.weights, directory, kept.cache_directory().absolute())
+    place = open_place(kept.samples, directory / "segments", "storage.samples")
+    segments = SegmentFiles(place, open_cipher(kept.encryption))
+    weights = weight_files(kept.weights, directory, kept.cache_directory().absolute())
     return Store(Database(kept.database_url()), directory, segments, weights, kept.holdout, settings.privacy)

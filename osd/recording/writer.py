@@ -43,7 +43,7 @@ class StoreWriter:
     def __init__(self, store: Store, settings: Settings, worker: str, kept: Kept = lambda batch, segment: None) -> None:
         """Prepare the spill folder. ``kept`` is called with samples that came into the store, and their segment."""
         self.store, self.worker, self._kept = store, worker, kept
-        self.spill = Spill(store.directory / "spill", settings.serve.spill_mb << 20, store.samples.place.cipher)
+        self.spill = Spill(store.directory / "spill", settings.serve.spill_mb << 20, store.samples.files.cipher)
         self.spilled = self.lost_positions = self.lost_outcomes = 0
         """Requests whose samples went to the disk; positions and outcomes that found no room there either."""
         self._rest, self._free_at, self._look_at = SHORTEST, 0.0, 0.0

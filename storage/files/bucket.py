@@ -10,14 +10,14 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from storage.distribution import install_extra
-from storage.errors import BadSetting, OsdError, PlaceUnreachable
+from storage.errors import BadSetting, DatabaseUnreachable, OsdError, PlaceUnreachable, StoreError
+from storage.files.places import Found, LocalFolder
 
 CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 10, 60, 3
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
@@ -27,18 +27,16 @@ MISSING_BUCKET = ("NoSuchBucket",)
 REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "403", "Forbidden")
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An object that a listing found."""
-
-    path: str
-    """Path below the folder, parts separated by /."""
-    bytes: int
-    modified: datetime
-    """Time of modification by the store's clock, with a time zone."""
+def open_place(named: str | None, default: Path, key: str) -> LocalFolder | ObjectStore:
+    """Return the place that a setting names: a path, a ``file:`` URL, or an fsspec URL; None is ``default``. ``key`` is
+    the setting. Raises BadSetting."""
+    if named is None:
+        return LocalFolder(default)
+    folder = _local_folder(named, key)
+    return ObjectStore(named, key) if folder is None else LocalFolder(folder.absolute())
 
 
-def local_folder(text: str, key: str) -> Path | None:
+def _local_folder(text: str, key: str) -> Path | None:
     """Return the folder that a plain path or a ``file:`` URL names; None for another URL. Raises BadSetting."""
     match = SCHEME.fullmatch(text)
     if match is None:
@@ -94,6 +92,31 @@ class ObjectStore:
     def show(self, path: str = "") -> str:
         """Return the URL of an object."""
         return f"{self.url}/{path}" if path else self.url
+
+    @contextmanager
+    def holding(self, path: str, data: memoryview) -> Iterator[None]:
+        """Write an object in one put, which is whole or not at all; an OsdError in the context deletes it, unless the
+        database went away."""
+        self.put(path, data)
+        try:
+            yield
+        except DatabaseUnreachable:
+            raise
+        except OsdError:
+            with suppress(OsdError):
+                self.remove(path)
+            raise
+
+    def require(self, path: str) -> None:
+        """Check that the object exists. Raises StoreError."""
+        if not self.exists(path):
+            raise StoreError(reason=f"{self.show(path)} was swept before it was entered; its requests were not kept.")
+
+    def source(self, path: str) -> Any:
+        """Return the object's bytes in a buffer reader."""
+        import pyarrow as pa
+
+        return pa.BufferReader(self.get(path))
 
     def put(self, path: str, data: bytes | memoryview) -> None:
         """Write an object whole, replacing any of that name."""

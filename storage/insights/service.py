@@ -67,7 +67,7 @@ class Answers:
 
     def judged(self, window: Window, requests: int = REQUESTS) -> JudgedPositions:
         """Return drafted and emitted tokens of the newest stored requests."""
-        return judged(self.store.db, self.store.samples.place, window, requests)
+        return judged(self.store.db, self.store.samples.files, window, requests)
 
     def runs(self, window: Window = EVERYTHING, *, limit: int = 50) -> list[RunAnswer]:
         """Return the newest training runs, newest first."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,34 +24,11 @@ from storage.errors import BadInput
 from storage.outcomes.outcome_window import Window
 from storage.records import TokenKind, ratio
 from storage.replay.sample_index import of_draft
-from storage.replay.segment_files import reading
-from storage.replay.segment_place import SegmentPlace
-from storage.replay.segments import Array, opened
+from storage.replay.segment_files import SegmentFiles
+from storage.replay.segments import Array
 from storage.sql.database import Database, chunks
 from storage.sql.tables import SampleRow, SegmentRow
 from storage.store import Store
-
-Rows = list[npt.NDArray[Any]]
-
-
-def read_columns(place: SegmentPlace, segment_id: str, path: str, names: Sequence[str]) -> list[Rows] | None:
-    """Read some columns, each as one array a row; None when the segment is gone. Raises SegmentDamaged,
-    CannotDecrypt."""
-    try:
-        with reading(place, segment_id, path) as source, opened(source, place.cipher) as file:
-            table = file.read(columns=list(names), use_threads=False).combine_chunks()
-            return [_rows(table[name]) for name in names]
-    except FileNotFoundError:
-        return None
-
-
-def _rows(column: Any) -> Rows:
-    if not column.num_chunks:
-        return []
-    chunk = column.chunk(0)
-    values = chunk.values.to_numpy()
-    return [values[start:end] for start, end in pairwise(chunk.offsets.to_numpy().tolist())]
-
 
 Ints = npt.NDArray[np.int64]
 
@@ -76,11 +53,11 @@ class JudgedPositions:
         return not len(self) or bool((self.kinds == TokenKind.ACCEPTED).any())
 
 
-def judged(db: Database, place: SegmentPlace, window: Window, limit: int) -> JudgedPositions:
+def judged(db: Database, files: SegmentFiles, window: Window, limit: int) -> JudgedPositions:
     """Read the positions of the newest ``limit`` requests in the window from their segments. Raises SegmentDamaged."""
     with db.session(read_only=True) as session:
         places = sorted(_places(session, window, limit))
-    parts = [part for path, group in groupby(places, key=lambda row: row[:2]) for part in _parts(place, path, group)]
+    parts = [part for path, group in groupby(places, key=lambda row: row[:2]) for part in _parts(files, path, group)]
     columns = [
         np.concatenate([np.zeros(0, np.int64), *column]) for column in (zip(*parts, strict=True) if parts else [[]] * 3)
     ]
@@ -109,10 +86,10 @@ def _wanted(window: Window) -> Iterator[Any]:
         yield of_draft(window.draft)
 
 
-def _parts(place: SegmentPlace, segment: tuple[str, ...], places: Iterator[Any]) -> Iterator[tuple[Ints, Ints, Ints]]:
+def _parts(files: SegmentFiles, segment: tuple[str, ...], places: Iterator[Any]) -> Iterator[tuple[Ints, Ints, Ints]]:
     """Yield (kinds, drafted, emitted) of each request; nothing when a purge has replaced the segment meanwhile."""
     segment_id, path = segment
-    columns = read_columns(place, segment_id, path, ("tokens", "positions", "kinds", "drafted"))
+    columns = files.read_columns(segment_id, path, ("tokens", "positions", "kinds", "drafted"))
     for row in [] if columns is None else [each[2] for each in places]:
         tokens, positions, kinds, drafted = (column[row].astype(np.int64) for column in columns or ())
         yield kinds, drafted, tokens[positions]
@@ -246,7 +223,7 @@ def token_use(store: Store, draft: str, vocab_size: int, requests: int) -> Token
     ids = store.samples.recent(draft, limit=requests, holdout=False)
     answers, prompts = np.zeros(vocab_size, np.int64), np.zeros(vocab_size, np.int64)
     for (segment, path), group in groupby(_segment_rows(store, ids), key=lambda place: place[:2]):
-        columns, places = read_columns(store.samples.place, segment, path, ("tokens",)), list(group)
+        columns, places = store.samples.files.read_columns(segment, path, ("tokens",)), list(group)
         if columns is None:
             continue  # a purge has replaced it meanwhile
         for _, _, row, length in places:

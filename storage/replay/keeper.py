@@ -14,8 +14,7 @@ from storage.errors import SegmentDamaged
 from storage.records import RunState
 from storage.replay.purge import NOTHING, Purged, Purger, SegmentMoved, drop_segment, lock_segment
 from storage.replay.retention import IndexedRequest, decide
-from storage.replay.segment_files import NewSegment, read_segment, read_whole, write_segment
-from storage.replay.segment_place import SegmentPlace
+from storage.replay.segment_files import NewSegment, SegmentFiles
 from storage.settings import RetentionSettings
 from storage.sql.database import Database
 from storage.sql.tables import RunRow, SampleRow, SegmentRow
@@ -49,13 +48,32 @@ class Compacted:
     """Disk space freed in bytes; negative where the new segments are larger."""
 
 
-class RetentionKeeper:
-    """Applies retention and compaction to the segments of ``place``."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A difference between segments and index."""
 
-    def __init__(self, db: Database, place: SegmentPlace) -> None:
-        self._db = db
-        self._place = place
-        self._purger = Purger(db, place)
+    segment: str
+    path: Path | str
+    """Path of a file, or an object's URL."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The result of a verification: counts of what was checked, and the faults found."""
+
+    segments: int
+    requests: int
+    positions: int
+    faults: tuple[Fault, ...]
+
+
+class RetentionKeeper:
+    """Applies retention and compaction to segments, and verifies them."""
+
+    def __init__(self, db: Database, files: SegmentFiles) -> None:
+        self._db, self._files = db, files
+        self._purger = Purger(db, files)
 
     def retain(self, settings: RetentionSettings, *, dry: bool = False) -> Retained:
         """Delete what the policies say; ``dry`` only counts. Requests of a run under way stay until it has ended.
@@ -95,7 +113,7 @@ class RetentionKeeper:
 
     def _merge(self, group: list[SegmentRow]) -> int:
         """Merge a group of segments; return the bytes freed."""
-        batch = [one for row in group for one in read_segment(self._place, row.id, row.path)]
+        batch = [one for row in group for one in self._files.read(row.id, row.path)]
         sizes = []
 
         def index(new: NewSegment) -> None:
@@ -107,10 +125,45 @@ class RetentionKeeper:
                 for row in old:
                     drop_segment(session, row)
 
-        write_segment(self._place, batch, index)
+        self._files.write(batch, index)
         for row in group:
-            self._place.remove(row.path)
+            self._files.place.remove(row.path)
         return sum(row.bytes for row in group) - int(sizes[0])
+
+    def verify(self) -> Verified:
+        """Read every segment whole, its digest and checksums included, and compare it with its index.
+
+        Changes nothing; skips what a purge or a compaction moves meanwhile. Raises CannotDecrypt, PlaceUnreachable.
+        """
+        with self._db.session(read_only=True) as session:
+            rows = list(session.scalars(select(SegmentRow).order_by(SegmentRow.created_at)))
+        seen = requests = positions = 0
+        faults = []
+        for row in rows:
+            reason = self._fault(row)
+            if reason is not None and self._is_there(row.id):
+                faults.append(Fault(row.id, self._files.place.show(row.path), reason))
+            seen, requests, positions = seen + 1, requests + row.requests, positions + row.positions
+        return Verified(seen, requests, positions, tuple(faults))
+
+    def _fault(self, row: SegmentRow) -> str | None:
+        try:
+            found = self._files.read_whole(row)
+        except FileNotFoundError:
+            return "the file is missing"
+        except SegmentDamaged as error:
+            return str(error.facts["reason"])
+        query = select(SampleRow.row, SampleRow.request_id, SampleRow.positions).where(SampleRow.segment_id == row.id)
+        with self._db.session(read_only=True) as session:
+            index = {number: (request_id, positions) for number, request_id, positions in session.execute(query)}
+        if index != {number: (each.request_id, len(each)) for number, each in enumerate(found)}:
+            return "it holds other requests than its index says"
+        said, holds = (row.requests, row.positions), (len(found), sum(map(len, found)))
+        return None if said == holds else f"its index says {said} requests and positions, it holds {holds}"
+
+    def _is_there(self, segment_id: str) -> bool:
+        with self._db.session(read_only=True) as session:
+            return session.get(SegmentRow, segment_id) is not None
 
 
 def _index(session: Session) -> list[IndexedRequest]:
@@ -128,61 +181,3 @@ def _index(session: Session) -> list[IndexedRequest]:
         )
         for row in session.execute(select(*COLUMNS))
     ]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A difference between segments and index."""
-
-    segment: str
-    path: Path | str
-    """Path of a file, or an object's URL."""
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """The result of a verification: counts of what was checked, and the faults found."""
-
-    segments: int
-    requests: int
-    positions: int
-    faults: tuple[Fault, ...]
-
-
-def verify_samples(db: Database, place: SegmentPlace) -> Verified:
-    """Read every segment whole, its digest and checksums included, and compare it with its index.
-
-    Changes nothing; skips what a purge or a compaction moves meanwhile. Raises CannotDecrypt, PlaceUnreachable.
-    """
-    with db.session(read_only=True) as session:
-        rows = list(session.scalars(select(SegmentRow).order_by(SegmentRow.created_at)))
-    seen = requests = positions = 0
-    faults = []
-    for row in rows:
-        reason = _fault(db, place, row)
-        if reason is not None and _is_there(db, row.id):
-            faults.append(Fault(row.id, place.show(row.path), reason))
-        seen, requests, positions = seen + 1, requests + row.requests, positions + row.positions
-    return Verified(seen, requests, positions, tuple(faults))
-
-
-def _fault(db: Database, place: SegmentPlace, row: SegmentRow) -> str | None:
-    try:
-        found = read_whole(place, row)
-    except FileNotFoundError:
-        return "the file is missing"
-    except SegmentDamaged as error:
-        return str(error.facts["reason"])
-    query = select(SampleRow.row, SampleRow.request_id, SampleRow.positions).where(SampleRow.segment_id == row.id)
-    with db.session(read_only=True) as session:
-        index = {number: (request_id, positions) for number, request_id, positions in session.execute(query)}
-    if index != {number: (each.request_id, len(each)) for number, each in enumerate(found)}:
-        return "it holds other requests than its index says"
-    said, holds = (row.requests, row.positions), (len(found), sum(map(len, found)))
-    return None if said == holds else f"its index says {said} requests and positions, it holds {holds}"
-
-
-def _is_there(db: Database, segment_id: str) -> bool:
-    with db.session(read_only=True) as session:
-        return session.get(SegmentRow, segment_id) is not None

@@ -15,8 +15,7 @@ from sqlalchemy.orm import Session
 
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
 from storage.records import RunState
-from storage.replay.segment_files import NewSegment, read_segment, write_segment
-from storage.replay.segment_place import SegmentPlace
+from storage.replay.segment_files import NewSegment, SegmentFiles
 from storage.replay.sweep import sweep_segments
 from storage.sql.database import Database, changed_rows, chunks
 from storage.sql.ledger import lock_all_drafts
@@ -54,11 +53,10 @@ UNCLAIMED = or_(
 
 
 class Purger:
-    """Purges the segments in ``place``."""
+    """Purges segments."""
 
-    def __init__(self, db: Database, place: SegmentPlace) -> None:
-        self._db = db
-        self._place = place
+    def __init__(self, db: Database, files: SegmentFiles) -> None:
+        self._db, self._files = db, files
 
     def purge(
         self,
@@ -84,7 +82,7 @@ class Purger:
         whole_lives = route is None and before is None and segment is None and target is None
         logged = self._forget_outcomes(request_id, tenant) if whole_lives else 0
         purged = self._purge_all(wanted)
-        sweep_segments(self._db, self._place)
+        sweep_segments(self._db, self._files.place)
         if request_id is not None and not (purged.requests or logged):
             raise UnknownRequest(request_id=request_id)
         if segment is not None and not purged.segments:
@@ -100,7 +98,7 @@ class Purger:
         for some in chunks(request_ids):
             wanted: Conditions = [SampleRow.request_id.in_(some)]
             purged += self._purge_all([*wanted, UNCLAIMED] if spare_claimed else wanted)
-        sweep_segments(self._db, self._place)
+        sweep_segments(self._db, self._files.place)
         return purged
 
     def _purge_all(self, wanted: Conditions) -> Purged:
@@ -132,13 +130,13 @@ class Purger:
             if whole := len(doomed) == old.requests:
                 drop_segment(session, old)
         kept_bytes = 0 if whole else self._rewrite(old, doomed)
-        self._place.remove(old.path)
+        self._files.place.remove(old.path)
         return Purged(len(doomed), 1, old.bytes - kept_bytes, kept_bytes)
 
     def _rewrite(self, old: SegmentRow, doomed: set[str]) -> int:
         """Write a segment's remaining requests into a new one; return its bytes."""
         try:
-            everybody = read_segment(self._place, old.id, old.path)
+            everybody = self._files.read(old.id, old.path)
         except FileNotFoundError:
             raise self._missing(old) from None
         sizes = []
@@ -151,14 +149,14 @@ class Purger:
                 session.execute(update(SampleRow), new.requests)
                 drop_segment(session, old)
 
-        write_segment(self._place, [each for each in everybody if each.request_id not in doomed], index)
+        self._files.write([each for each in everybody if each.request_id not in doomed], index)
         return int(sizes[0])
 
     def _missing(self, old: SegmentRow) -> StoreError:
         with self._db.session(read_only=True) as session:
             if session.get(SegmentRow, old.id) is None:
                 return SegmentMoved(reason="another purge was faster")
-        return SegmentDamaged(path=self._place.show(old.path), reason="the file is missing", segment=old.id)
+        return self._files.damaged(old.id, old.path)
 
     def _forget_outcomes(self, request_id: str | None, tenant: str | None) -> int:
         statement = delete(OutcomeRow)

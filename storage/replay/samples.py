@@ -18,14 +18,14 @@ from sqlalchemy import bindparam, exists, insert, select
 
 from storage.access.tenants import TenantLedger, usable_for
 from storage.errors import BadInput, SegmentDamaged, StoreError
+from storage.files.places import LocalFolder, Swept
 from storage.records import RequestSamples
 from storage.replay import sample_index
 from storage.replay.exports import Exported, ImportResult, read_export, write_export
 from storage.replay.purge import Purged, Purger
 from storage.replay.sample_index import ReplayStats, Waiting, routed_to
-from storage.replay.segment_files import NewSegment, read_segment, write_segment
-from storage.replay.segment_place import LocalSegments, SegmentPlace
-from storage.replay.sweep import Swept, sweep_segments
+from storage.replay.segment_files import NewSegment, SegmentFiles
+from storage.replay.sweep import sweep_segments
 from storage.routes.route_names import under_present_names
 from storage.settings import EVERYTHING, PrivacySettings
 from storage.sql.database import Database, chunks
@@ -44,13 +44,13 @@ class ForgottenRequest(StoreError):
 
 
 class SampleStore:
-    """Segments in ``place`` and their index in the database."""
+    """Segments and their index in the database."""
 
     def __init__(
-        self, db: Database, place: SegmentPlace, holdout: float, privacy: PrivacySettings = EVERYTHING
+        self, db: Database, files: SegmentFiles, holdout: float, privacy: PrivacySettings = EVERYTHING
     ) -> None:
         self._db = db
-        self.place = place
+        self.files = files
         self._holdout = holdout
         self._privacy = privacy
         self.tenants = TenantLedger(db, privacy)
@@ -58,9 +58,10 @@ class SampleStore:
     @property
     def folder(self) -> Path:
         """The local folder of the segments. Raises StoreError when they are in an object store."""
-        if not isinstance(self.place, LocalSegments):
-            raise StoreError(reason=f"Samples are kept at {self.place.show()}, in no folder of this machine.")
-        return self.place.folder
+        place = self.files.place
+        if not isinstance(place, LocalFolder):
+            raise StoreError(reason=f"Samples are kept at {place.show()}, in no folder of this machine.")
+        return place.folder
 
     def add(self, batch: Sequence[RequestSamples]) -> str | None:
         """Store a batch in one segment and return the segment's id; None when nothing was to be stored.
@@ -81,7 +82,7 @@ class SampleStore:
             return kept[batch[0].request_id]
         while fresh:
             try:
-                return write_segment(self.place, fresh, partial(self._index, batch=fresh))
+                return self.files.write(fresh, partial(self._index, batch=fresh))
             except ForgottenRequest:
                 fresh = self.without_forgotten(fresh)
         return None
@@ -123,7 +124,7 @@ class SampleStore:
         for (segment_id, path), group in groupby(self._places(request_ids), key=lambda place: place[:2]):
             places = list(group)
             try:
-                rows = read_segment(self.place, segment_id, path)
+                rows = self.files.read(segment_id, path)
                 found.update({place[3]: _as_indexed(rows[place[2]], *place[4:]) for place in places})
             except FileNotFoundError:
                 gone.update({place[3]: segment_id for place in places})
@@ -144,9 +145,7 @@ class SampleStore:
     def _missing(self, segment_id: str) -> SegmentDamaged:
         with self._db.session(read_only=True) as session:
             row = session.get(SegmentRow, segment_id)
-        return SegmentDamaged(
-            path=self.place.show(row.path if row else ""), reason="the file is missing", segment=segment_id
-        )
+        return self.files.damaged(segment_id, row.path if row else "")
 
     def kept(self, request_ids: Sequence[str]) -> set[str]:
         """Return which of the requests are stored."""
@@ -198,7 +197,7 @@ class SampleStore:
 
     def purge(self, **conditions: Any) -> Purged:
         """Delete samples that meet every condition given, for good. See :meth:`storage.replay.purge.Purger.purge`."""
-        return Purger(self._db, self.place).purge(**conditions)
+        return Purger(self._db, self.files).purge(**conditions)
 
     def export(
         self,
@@ -219,7 +218,7 @@ class SampleStore:
         with self._db.session(read_only=True) as session:
             ids = list(session.scalars(query))
             hidden = bool(session.scalar(select(exists().where(*wanted, SampleRow.hidden_bytes > 0))))
-        read, cipher = (lambda: map(self.read, chunks(ids, 64))), self.place.cipher
+        read, cipher = (lambda: map(self.read, chunks(ids, 64))), self.files.cipher
         return write_export(Path(path), read, cipher, overwrite=overwrite, hidden=hidden)
 
     def import_file(self, path: Path) -> ImportResult:
@@ -228,9 +227,9 @@ class SampleStore:
         The file is read to its end before the first request is stored. Raises BadExport for a file that is missing,
         damaged, not an export, or of a newer format; StoreError.
         """
-        for _ in read_export(path, self.place.cipher):
+        for _ in read_export(path, self.files.cipher):
             pass
-        return self.add_counted(read_export(path, self.place.cipher))
+        return self.add_counted(read_export(path, self.files.cipher))
 
     def add_counted(self, batches: Iterable[list[RequestSamples]]) -> ImportResult:
         """Store batches and count what was not there before."""
@@ -246,7 +245,7 @@ class SampleStore:
 
     def sweep(self) -> list[Swept]:
         """Delete what killed processes left and nothing refers to; return what was deleted."""
-        return sweep_segments(self._db, self.place)
+        return sweep_segments(self._db, self.files.place)
 
 
 def _as_indexed(samples: RequestSamples, route: str, target: str | None) -> RequestSamples:

@@ -263,21 +263,23 @@ def _records(found: Any) -> list[RequestSamples]:
     widths = whole["k"].to_pylist()
     targets = whole["target"].to_pylist() if "target" in whole.column_names else [None] * len(widths)
     kept = {n: dtype for n, dtype in (LISTS | {HIDDEN: np.float32} | BRANCHES).items() if n in whole.column_names}
-    lists = {name: _split(whole[name], READ.get(name, dtype)) for name, dtype in kept.items()}
+    lists = {name: split_rows(whole[name], READ.get(name, dtype)) for name, dtype in kept.items()}
     return [
         _to_record(values, {name: arrays[row] for name, arrays in lists.items()}, widths[row], targets[row])
         for row, values in enumerate(zip(*scalars, strict=True))
     ]
 
 
-def _split(column: Any, dtype: type[np.generic]) -> list[Array]:
-    """Split a list column into one array a row; they are views of one copy, so they are writable and outlive Arrow."""
+def split_rows(column: Any, dtype: type[np.generic] | None = None) -> list[Array]:
+    """Split a list column into one array a row. With a ``dtype`` they are views of one copy, so they are writable and
+    outlive Arrow."""
     if not column.num_chunks:
         return []
     chunk = column.chunk(0)
-    offsets = chunk.offsets.to_numpy()
-    values = chunk.values.to_numpy().astype(dtype)
-    return [values[start:end] for start, end in pairwise(offsets.tolist())]
+    values = chunk.values.to_numpy()
+    if dtype is not None:
+        values = values.astype(dtype)
+    return [values[start:end] for start, end in pairwise(chunk.offsets.to_numpy().tolist())]
 
 
 def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int, target: str | None) -> RequestSamples:

@@ -7,12 +7,13 @@ is seen, or the forgetting that follows it finds what was stored.
 
 Lines are written one after another, so their ids give their order. A table of n-grams learns from many requests
 and names none: it is born after a line, and is refused once there is a newer one
-(:mod:`storage.versions.forgotten_tables`)."""
+(:func:`storage.forget.drop_tables`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, or_, select, text
 from sqlalchemy.orm import Session
@@ -23,6 +24,10 @@ from storage.sql.tables import AuditRow, table_of
 
 ACTION, REQUEST, TENANT = "replay forget", "request", "tenant"
 """The action of a line of the audit trail, and its kinds of subject."""
+TABLE_KIND = "ngram"
+"""The kind of versions that are tables of n-grams."""
+BORN, DROPPED = "born_after", "forgotten"
+"""Keys of such a version's evidence: the line it was born after, and why its files are gone."""
 LOCK = 0x6F73645F666F7267
 """PostgreSQL's advisory lock for both sides; SQLite has just one writer anyway."""
 
@@ -91,6 +96,11 @@ def news_after(session: Session, line: int) -> ForgottenSinceLine:
         if facts["what"] == REQUEST:
             gone.update(facts.get("request_ids") or [str(subject)])
     return ForgottenSinceLine(line, frozenset(gone))
+
+
+def born_after(evidence: Mapping[str, Any]) -> int:
+    """Return the newest line about forgetting when a table began to learn; 0 where none had been written."""
+    return int(evidence.get(BORN, 0))
 
 
 def require_born_after_all(session: Session, what: str, born: int | None) -> int:

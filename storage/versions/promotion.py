@@ -12,9 +12,9 @@ from storage import records
 from storage.access.processes import gone_servers
 from storage.errors import WeightsDamaged
 from storage.records import VersionState
+from storage.sql.forgotten import DROPPED
 from storage.sql.ledger import get_row, lock_draft, note, require_weights
 from storage.sql.tables import CanaryRow, DraftRow, ServingRow, VersionRow
-from storage.versions.forgotten_tables import DROPPED
 
 SOUND = (VersionState.READY, VersionState.SERVING, VersionState.RETIRED)
 """States of versions that a draft may automatically roll back to."""

@@ -16,7 +16,7 @@ from storage.files.files import TemporaryPath
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.sql.database import Database
 from storage.sql.drivers import insert_for, plain
-from storage.sql.forgotten import require_born_after_all
+from storage.sql.forgotten import BORN, TABLE_KIND, require_born_after_all
 from storage.sql.ledger import (
     get_row,
     lock_draft,
@@ -30,10 +30,8 @@ from storage.sql.ledger import (
 from storage.sql.tables import DraftRow, RunRow, VersionRow
 from storage.versions import promotion, weights
 from storage.versions.draft_choices import require_free
-from storage.versions.forgotten_tables import BORN
-from storage.versions.forgotten_tables import KIND as TABLE
 from storage.versions.targets import line_to_open
-from storage.versions.weight_place import WeightPlace
+from storage.versions.weight_files import WeightFiles
 
 OSD_FACTS = ("id", "draft", "number", "parent", "digest", "kind", "run_id", "created_at")
 """Columns that osd.json repeats, so that a folder explains itself without the database."""
@@ -52,7 +50,7 @@ def open_draft(db: Database, draft: str, digest: str, target: str | None) -> tup
 
 def enter(
     db: Database,
-    place: WeightPlace,
+    files: WeightFiles,
     draft: str,
     aside: TemporaryPath,
     facts: Mapping[str, Any],
@@ -62,19 +60,19 @@ def enter(
     """Seal a folder that was written aside and give it its number, its name and its row.
 
     Without a parent it is the draft's root: READY at once. ``born`` is for n-gram tables, see
-    :mod:`storage.versions.forgotten_tables`. Raises StoreWriteFailed, ForgottenSince, StoreError.
+    :mod:`storage.sql.forgotten`. Raises StoreWriteFailed, ForgottenSince, StoreError.
     """
     digest = weights.seal(aside.path)
     is_root, key = facts["parent"] is None, records.new_id()
-    with place.entering(aside, draft, key) as put, db.session() as session:
+    with files.entering(aside, draft, key) as put, db.session() as session:
         owner = lock_draft(session, draft)
         if is_root and (root := root_of(session, draft)):  # another process was faster
             return require_same_root(root, digest)
         row = next_row(session, draft, digest, VersionState.READY if is_root else VersionState.CANDIDATE, facts)
-        row.path = place.path(draft, row.id, key)
+        row.path = files.path(draft, row.id, key)
         row.bytes = sum(path.stat().st_size for path in weights.weight_files(aside.path))
         row.has_master = weights.has_master(aside.path)
-        if row.kind == TABLE:
+        if row.kind == TABLE_KIND:
             row.evidence = {BORN: require_born_after_all(session, f"The table {draft}", born)}
         session.add(row)
         session.flush()
@@ -93,10 +91,10 @@ def _explain(folder: Path, row: VersionRow, provenance: Mapping[str, Any]) -> No
 
 
 def publish(
-    db: Database, place: WeightPlace, version: DraftVersion, evidence: Mapping[str, Any], run: TrainingRun
+    db: Database, files: WeightFiles, version: DraftVersion, evidence: Mapping[str, Any], run: TrainingRun
 ) -> DraftVersion:
     """Publish a version with verified files, see :meth:`storage.versions.versions.VersionLedger.publish`."""
-    with _unmarked_on_error(place, version.path), db.session() as session:
+    with _unmarked_on_error(files, version.path), db.session() as session:
         draft = lock_draft(session, run.draft)
         row = get_row(session, version.id, lock=True)
         if _is_published_by(session, row, run):
@@ -109,7 +107,7 @@ def publish(
         promotion.set_current(session, draft, row.id)
         claimed.state, claimed.version, claimed.finished_at = RunState.PUBLISHED.value, row.id, records.now()
         session.flush()
-        place.mark(version.path)
+        files.mark(version.path)
         return to_record(row)
 
 
@@ -128,16 +126,16 @@ def _require_candidate_of(row: VersionRow, run: TrainingRun, draft: DraftRow) ->
 
 
 @contextmanager
-def _unmarked_on_error(place: WeightPlace, path: str) -> Iterator[None]:
+def _unmarked_on_error(files: WeightFiles, path: str) -> Iterator[None]:
     """Remove the READY marker when the transaction fails, unless the database went away in mid-commit."""
-    was_marked = place.is_marked(path)
+    was_marked = files.is_marked(path)
     try:
         yield
     except DatabaseUnreachable:
         raise
     except StoreError:
         if not was_marked:
-            place.unmark(path)
+            files.unmark(path)
         raise
 
 

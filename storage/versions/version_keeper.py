@@ -27,7 +27,7 @@ from storage.sql.ledger import get_row, lock_draft, require_weights, to_record
 from storage.sql.tables import CanaryRow, DraftRow, RunRow, ServingRow, VersionAliasRow, VersionRow
 from storage.versions.draft_choices import hold_of
 from storage.versions.promotion import WATCHING
-from storage.versions.weight_place import WeightPlace
+from storage.versions.weight_files import WeightFiles
 
 Rule = Literal["served", "age", "bytes"]
 Rows = Sequence[VersionRow]
@@ -123,10 +123,10 @@ class EndedVersions:
 
 
 class VersionKeeper:
-    """Deletes weights of versions in ``place``."""
+    """Deletes weights of versions."""
 
-    def __init__(self, db: Database, place: WeightPlace) -> None:
-        self._db, self._place = db, place
+    def __init__(self, db: Database, files: WeightFiles) -> None:
+        self._db, self._files = db, files
 
     def retain(self, limits: VersionLimits, *, dry: bool = False) -> EndedVersions:
         """Delete the weights that the policies end, and float32 ones that no run goes on from; ``dry`` only counts.
@@ -151,7 +151,7 @@ class VersionKeeper:
             row.deleted_at = records.now()
             ended = to_record(row)
             audit.note(session, "drafts delete", row.id, {"bytes": row.bytes}, {"state": row.state})
-        self._place.remove(ended.path)
+        self._files.remove(ended.path)
         return ended
 
     def _of_draft(self, draft: str, limits: VersionLimits, *, dry: bool) -> Ended:
@@ -171,9 +171,9 @@ class VersionKeeper:
                 row.has_master = False
             paths = [row.path for row in masters]
         for version, _ in ended:
-            self._place.remove(version.path)
+            self._files.remove(version.path)
         for path in paths:
-            self._place.remove_master(path)
+            self._files.remove_master(path)
         return ended
 
     @staticmethod

@@ -14,15 +14,15 @@ from sqlalchemy import select
 
 from storage.errors import BadInput, UnknownDraft, WeightsDamaged, WrongState
 from storage.files.files import TemporaryPath, writing
+from storage.files.places import Swept
 from storage.records import DEFAULT_DRAFT, DraftVersion, TrainingRun, VersionState, new_id
-from storage.replay.sweep import Swept
 from storage.sql.database import Database
 from storage.sql.ledger import get_row, known_drafts, lineage_of, require_name, require_weights, to_record
 from storage.sql.tables import DraftRow, VersionRow
 from storage.versions import draft_choices, promotion, publication, weights
 from storage.versions.draft_choices import resolve
 from storage.versions.targets import UNNAMED, line_of, lines
-from storage.versions.weight_place import WeightPlace
+from storage.versions.weight_files import WeightFiles
 
 Versions = list[DraftVersion]
 Names = list[str]
@@ -31,16 +31,16 @@ Removed = list[Swept]
 
 
 class VersionLedger:
-    """The draft versions, their weights in ``place``, and which is current."""
+    """The draft versions, their weights in their place, and which is current."""
 
-    def __init__(self, db: Database, place: WeightPlace) -> None:
+    def __init__(self, db: Database, files: WeightFiles) -> None:
         self._db = db
-        self.place = place
+        self.files = files
 
     @property
     def weights_folder(self) -> Path:
         """The local folder of weights: all of them, or a cache of those used."""
-        return self.place.folder
+        return self.files.folder
 
     # queries
 
@@ -113,28 +113,28 @@ class VersionLedger:
         Raises WeightsDamaged, PlaceUnreachable.
         """
         require_weights(version)
-        return self.place.local(version)
+        return self.files.local(version)
 
     def master(self, version: DraftVersion) -> Path | None:
         """Return a local file with the version's float32 weights; None where it has none beside its own.
 
         Raises WeightsDamaged, PlaceUnreachable.
         """
-        return self.place.master(version) if version.has_master else None
+        return self.files.master(version) if version.has_master else None
 
     def where(self, version: DraftVersion) -> str:
         """Return where the version's files are, for people: a folder, or a URL."""
-        return str(self.place.show(version.path))
+        return str(self.files.place.show(version.path))
 
     def provenance(self, version: DraftVersion) -> dict[str, Any]:
         """Return the contents of osd.json beside the weights; empty when it is missing."""
-        return self.place.provenance(version.path)
+        return self.files.provenance(version.path)
 
     def verify(self, version: DraftVersion) -> None:
         """Raise WeightsDamaged when the files are not those that were published, or READY is missing."""
         require_weights(version)
         judged = version.state not in (VersionState.CANDIDATE, VersionState.REJECTED)
-        self.place.verify(version, ready=judged)
+        self.files.verify(version, ready=judged)
 
     def export(
         self, version_id: str, destination: Path, finish: Callable[[Path], object] = lambda folder: None
@@ -159,7 +159,7 @@ class VersionLedger:
 
     def sweep(self) -> Removed:
         """Delete folders that killed processes left and no version refers to; return what was deleted."""
-        return self.place.sweep(self._db)
+        return self.files.sweep(self._db)
 
     # creation of versions
 
@@ -191,7 +191,7 @@ class VersionLedger:
                 copy(source, files, aside.path)
             facts = {"kind": weights.kind_of(aside.path), "parent": None, "run_id": None}
             said = provenance or {"registered_from": source.name}
-            return publication.enter(self._db, self.place, draft, aside, facts, said, born)
+            return publication.enter(self._db, self.files, draft, aside, facts, said, born)
 
     def stage(
         self,
@@ -218,7 +218,7 @@ class VersionLedger:
             with writing(aside.path):
                 write(aside.path)
             facts = {"kind": kind, "parent": parent, "run_id": run_id}
-            return publication.enter(self._db, self.place, draft, aside, facts, provenance or {}, born)
+            return publication.enter(self._db, self.files, draft, aside, facts, provenance or {}, born)
 
     # the gate's decisions
 
@@ -231,7 +231,7 @@ class VersionLedger:
         version = self.get(version_id)
         if version.state is VersionState.CANDIDATE:
             self.verify(version)  # before the lock is taken: reading all weights takes a while
-        return publication.publish(self._db, self.place, version, evidence, run)
+        return publication.publish(self._db, self.files, version, evidence, run)
 
     def reject(self, version_id: str, evidence: Mapping[str, Any]) -> DraftVersion:
         """Reject a candidate that the gate found no better; twice is fine. Raises WrongState for any other version."""
@@ -312,8 +312,8 @@ class VersionLedger:
     def make_servable(self, version: DraftVersion) -> None:
         """Check a version's files and write the READY marker. Raises WeightsDamaged."""
         require_weights(version)
-        self.place.verify(version, ready=False)
-        self.place.mark(version.path)
+        self.files.verify(version, ready=False)
+        self.files.mark(version.path)
 
     def _sound_ancestor(self, version: DraftVersion) -> DraftVersion | None:
         for ancestor in self.lineage(version.id)[1:]:

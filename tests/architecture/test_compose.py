@@ -36,7 +36,7 @@ def test_what_our_services_are_told_is_what_osd_knows(
     with lay_out(load_settings()) as store:
         assert store.db.dialect == "postgresql" and "secret" not in store.db.url
         if file == "compose.yaml":
-            assert str(store.samples.place.show("x")) == "s3://osd/samples/x"
+            assert str(store.samples.files.place.show("x")) == "s3://osd/samples/x"
     if "entrypoint" not in service:
         require_command(service["command"])
 

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 
 from storage.files import files
-from storage.replay.segment_place import LocalSegments
+from storage.files.places import LocalFolder
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 from storage.versions import weights
@@ -115,7 +115,7 @@ def kill_at(store: Store, point: str) -> None:
         "marked, not committed": lambda: after(weights, "mark_ready"),
         "before commit": lambda: event.listen(store.db.engine, "commit", die_if_writing),
         "after commit": lambda: event.listen(Session, "after_commit", die_if_written),
-        "committed, old file there": lambda: before(LocalSegments, "remove"),
+        "committed, old file there": lambda: before(LocalFolder, "remove"),
     }
     points[point]()
 

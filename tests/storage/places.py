@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from storage.files.bucket import ObjectStore
+from storage.files.places import LocalFolder
 from storage.records import DraftVersion
 from storage.store import Store
 
@@ -16,56 +17,45 @@ GARBAGE = "20200101/" + "a" * 32 + ".parquet"
 
 def files_below(folder: Path) -> list[str]:
     """Every file below a folder, hidden ones too."""
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return [each.path for each in LocalFolder(folder).list()]
 
 
 class Lying:
-    """What lies in a place: in its folder, or in its bucket."""
+    """What lies in a place."""
 
-    def __init__(self, where: Path | ObjectStore) -> None:
-        self.where = where
+    def __init__(self, place: LocalFolder | ObjectStore) -> None:
+        self.place, self.read, self.remove = place, place.get, place.remove
 
     def names(self) -> list[str]:
         """Everything, in order."""
-        return files_below(self.where) if isinstance(self.where, Path) else [each.path for each in self.where.list()]
-
-    def read(self, name: str) -> bytes:
-        return (self.where / name).read_bytes() if isinstance(self.where, Path) else self.where.get(name)
+        return [each.path for each in self.place.list()]
 
     def write(self, name: str, data: bytes) -> None:
-        if isinstance(self.where, ObjectStore):
-            self.where.put(name, data)
+        if isinstance(self.place, ObjectStore):
+            self.place.put(name, data)
             return
-        (self.where / name).parent.mkdir(exist_ok=True)
-        (self.where / name).write_bytes(data)
-
-    def remove(self, name: str) -> None:
-        if isinstance(self.where, Path):
-            (self.where / name).unlink()
-        else:
-            self.where.remove(name)
+        (self.place.folder / name).parent.mkdir(exist_ok=True)
+        (self.place.folder / name).write_bytes(data)
 
     def sizes(self) -> int:
         """Bytes of everything."""
-        return sum(len(self.read(name)) for name in self.names())
+        return sum(each.bytes for each in self.place.list())
 
 
 def segments_of(store: Store) -> Lying:
     """Its segments."""
-    place = store.samples.place
-    return Lying(getattr(place, "bucket", None) or place.folder)
+    return Lying(store.samples.files.place)
 
 
 def weights_of(store: Store) -> Lying:
     """Its weights."""
-    place = store.versions.place
-    return Lying(getattr(place, "bucket", None) or place.folder)
+    return Lying(store.versions.files.place)  # type: ignore[arg-type]
 
 
 def forget_cache(store: Store, version: DraftVersion) -> None:
     """As on a machine that never loaded it; where weights lie in a folder there is no cache."""
-    if hasattr(store.versions.place, "bucket"):
-        shutil.rmtree(store.versions.place.folder / version.path, ignore_errors=True)
+    if hasattr(store.versions.files, "bucket"):
+        shutil.rmtree(store.versions.files.folder / version.path, ignore_errors=True)
 
 
 def files_of(store: Store, version: DraftVersion) -> set[str]:

@@ -16,7 +16,6 @@ from storage import backup
 from storage.backup import back_up, check, read_facts, restore
 from storage.errors import BadInput, SegmentDamaged, StoreError, WeightsDamaged
 from storage.records import RunState
-from storage.replay.keeper import verify_samples
 from storage.settings import Settings, VersionLimits
 from storage.store import Store, open_store
 from tests.storage.conftest import new_postgres
@@ -62,7 +61,7 @@ def test_restored_elsewhere_it_is_the_same_store_and_goes_on(filled: Store, sett
     with elsewhere(settings, tmp_path) as there:
         assert restore(there, tmp_path / "copy") == facts
         with open_store(there) as store:
-            assert store.db.check()["current"] and verify_samples(store.db, store.samples.place).faults == ()
+            assert store.db.check()["current"] and store.keeper.verify().faults == ()
             assert store.versions.list() == filled.versions.list()
             assert store.versions.current("default") == filled.versions.get("good") == store.versions.get("good")
             ids = [f"r{number}" for number in range(6)]
@@ -131,7 +130,7 @@ def test_under_load_it_is_whole(filled: Store, settings: Settings, tmp_path: Pat
     with elsewhere(settings, tmp_path) as there:
         assert restore(there, tmp_path / "copy") == facts
         with open_store(there) as store:
-            assert verify_samples(store.db, store.samples.place).faults == ()
+            assert store.keeper.verify().faults == ()
 
 
 @pytest.mark.local

@@ -25,8 +25,8 @@ from osd.drafters.ngram.table import Table, TableSettings, table_from
 from storage.errors import BadInput, ModelFileDamaged, UnknownDraft
 from storage.files.files import TemporaryPath, writing
 from storage.records import DraftVersion, new_id
+from storage.sql.forgotten import TABLE_KIND
 from storage.sql.ledger import require_name
-from storage.versions.forgotten_tables import KIND
 from storage.versions.versions import VersionLedger
 from storage.versions.weights import NGRAM_CONFIG, sync_tree
 
@@ -76,7 +76,7 @@ def keep_table(
     No gate evaluates it: a table that counted more of the same traffic is the same draft, later. Raises ForgottenSince
     where something was forgotten after it had begun, StoreError, BadInput for a name that cannot be a folder's.
     """
-    facts = {"kind": KIND, "learned": table.learned}
+    facts = {"kind": TABLE_KIND, "learned": table.learned}
     try:
         parent = versions.current(draft, target)
     except UnknownDraft:
@@ -85,7 +85,7 @@ def keep_table(
             write_table(made.path, table, tokenizer)
             return versions.register_root(draft, made.path, facts, born=table.born, target=target)
     staged = versions.stage(
-        parent.draft, parent.id, KIND, lambda folder: write_table(folder, table, tokenizer), provenance=facts,
+        parent.draft, parent.id, TABLE_KIND, lambda folder: write_table(folder, table, tokenizer), provenance=facts,
         born=table.born,
     )  # fmt: skip
     return versions.promote(staged.id)

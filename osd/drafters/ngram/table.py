@@ -74,7 +74,7 @@ class Table:
         self.learned = learned
         """Number of tokens counted."""
         self.born = 0
-        """The newest entry about forgetting when it began; see :mod:`storage.versions.forgotten_tables`."""
+        """The newest entry about forgetting when it began; see :mod:`storage.sql.forgotten`."""
         self._moved = 0
 
     @property

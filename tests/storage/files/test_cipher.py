@@ -15,7 +15,6 @@ import pytest
 from storage.errors import BadSetting, CannotDecrypt, SegmentDamaged
 from storage.files.cipher import open_cipher, parse_ring
 from storage.replay import segments
-from storage.replay.keeper import verify_samples
 from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.storage.make import assert_same, samples
@@ -46,14 +45,14 @@ def test_what_is_kept_is_read_with_its_key_only(memory: Path, monkeypatch: pytes
         store.samples.add([one])
         assert everything(store)[:4] == b"PARE" and b"request_id" not in everything(store)
         assert_same(store.samples.read(["r1"])[0], one)
-        assert verify_samples(store.db, store.samples.place).faults == ()
+        assert store.keeper.verify().faults == ()
     for ring, said in (
         (None, "storage.encryption"), (SECOND, "no key '2025'"), (OTHER, "not the one that it was written with"),
     ):  # fmt: skip
         with keeping(memory, ring, monkeypatch) as store:
             for attempt in (
                 lambda store=store: store.samples.read(["r1"]),
-                lambda store=store: verify_samples(store.db, store.samples.place),
+                lambda store=store: store.keeper.verify(),
             ):
                 with pytest.raises(CannotDecrypt, match=said) as caught:
                     attempt()

@@ -19,9 +19,10 @@ import pytest
 from storage import records
 from storage.errors import BadInput, SegmentDamaged, StoreError, StoreWriteFailed, UnknownRequest
 from storage.files import files
+from storage.files.places import GRACE_SECONDS, LocalFolder
 from storage.records import Route
 from storage.replay import segments
-from storage.replay.sweep import GRACE_SECONDS, _take_orphan
+from storage.replay.sweep import take_orphan
 from storage.store import Store
 from tests.storage.conftest import Clock
 from tests.storage.make import add_root, assert_same, at_once, samples, with_hidden
@@ -260,12 +261,12 @@ def test_a_sweep_takes_what_nothing_refers_to_once_it_is_old(store: Store, monke
     kept = segments_of(store).names()
     segments_of(store).write(GARBAGE, b"left by a crash")
     segments_of(store).write("notes.txt", b"mine")
-    if hasattr(store.samples.place, "bucket"):
+    if not isinstance(store.samples.files.place, LocalFolder):
         assert store.samples.sweep() == []
         later = time.time() + 2 * GRACE_SECONDS
         monkeypatch.setattr(records, "now", lambda: later)
     (swept,) = store.samples.sweep()
-    assert (str(swept.path), swept.bytes) == (str(store.samples.place.show(GARBAGE)), 15)
+    assert (str(swept.path), swept.bytes) == (str(store.samples.files.place.show(GARBAGE)), 15)
     assert segments_of(store).names() == sorted([*kept, "notes.txt"])
     assert len(store.samples.read(["r1"])) == 1
 
@@ -282,7 +283,7 @@ def test_a_writer_that_a_sweep_overtook_keeps_nothing_and_may_try_again(
         index(new, batch)
 
     monkeypatch.setattr(store.samples, "_index", sleep)
-    if not hasattr(store.samples.place, "bucket"):
+    if isinstance(store.samples.files.place, LocalFolder):
         store.samples.add([samples(1)])  # its lock held the sweep off
     else:
         with pytest.raises(StoreError, match="swept before it was entered"):
@@ -296,18 +297,18 @@ def test_a_writer_that_a_sweep_overtook_keeps_nothing_and_may_try_again(
 def test_a_sweep_that_meets_a_writer_in_its_transaction_gives_way(store: Store) -> None:
     """What the writer has entered and not yet committed is no orphan. On SQLite only one of them writes at a time."""
     swept: list[object] = []
-    require = store.samples.place.require
+    require = store.samples.files.place.require
 
     def sweep_beside(path: str) -> None:
-        thread = threading.Thread(target=lambda: swept.append(_take_orphan(store.db, store.samples.place, path)))
+        thread = threading.Thread(target=lambda: swept.append(take_orphan(store.db, store.samples.files.place, path)))
         thread.start()
         require(path)
         threads.append(thread)
 
     threads: list[threading.Thread] = []
-    if not hasattr(store.samples.place, "bucket"):
+    if isinstance(store.samples.files.place, LocalFolder):
         return
-    store.samples.place.require = sweep_beside
+    store.samples.files.place.require = sweep_beside
     store.samples.add([samples(1)])
     threads[0].join()
     assert swept == [False]

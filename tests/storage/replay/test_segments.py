@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import BadInput, SegmentDamaged
+from storage.files.places import LocalFolder
 from storage.records import RequestSamples
 from storage.replay import segments
-from storage.replay.segment_files import is_held_out, read_segment, read_whole, write_segment
-from storage.replay.segment_place import LocalSegments
+from storage.replay.segment_files import SegmentFiles, is_held_out
 from storage.sql.tables import SegmentRow
 from tests.storage.make import assert_same, samples, with_hidden
 
@@ -107,7 +107,7 @@ def test_other_columns_are_no_segment(tmp_path: Path, change: Callable[[Any], An
     path = tmp_path / "a.parquet"
     pq.write_table(change(segments.table([samples(0)])), path)
     with pytest.raises(SegmentDamaged, match="columns are not a segment's"):
-        read_segment(LocalSegments(tmp_path), "a", "a.parquet")
+        SegmentFiles(LocalFolder(tmp_path)).read("a", "a.parquet")
 
 
 def test_every_flipped_byte_of_the_data_is_noticed(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_every_flipped_byte_of_the_data_is_noticed(tmp_path: Path) -> None:
     for place in range(4, len(whole) - 4, 37):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
         try:
-            read = read_segment(LocalSegments(tmp_path), "a", "a.parquet")
+            read = SegmentFiles(LocalFolder(tmp_path)).read("a", "a.parquet")
         except SegmentDamaged as error:
             assert error.facts["segment"] == "a"
         else:
@@ -131,28 +131,28 @@ def test_every_flipped_byte_of_the_data_is_noticed(tmp_path: Path) -> None:
 
 def test_every_flipped_bit_of_the_whole_file_is_noticed_by_its_digest(tmp_path: Path) -> None:
     """Also in headers, where a flip can leave other records that read without a complaint."""
-    place, rows = LocalSegments(tmp_path), []
-    write_segment(place, [samples(0, m=1), samples(1, m=2)], lambda new: rows.append(SegmentRow(**new.segment)))
+    files, rows = SegmentFiles(LocalFolder(tmp_path)), []
+    files.write([samples(0, m=1), samples(1, m=2)], lambda new: rows.append(SegmentRow(**new.segment)))
     file = tmp_path / rows[0].path
     whole = file.read_bytes()
-    assert [each.request_id for each in read_whole(place, rows[0])] == ["r0", "r1"]
+    assert [each.request_id for each in files.read_whole(rows[0])] == ["r0", "r1"]
     for at in range(0, len(whole), 3):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
         with pytest.raises(SegmentDamaged, match="not those that were written"):
-            read_whole(place, rows[0])
+            files.read_whole(rows[0])
 
 
 def test_segments_of_before_the_digest_are_read(tmp_path: Path) -> None:
-    place, rows = LocalSegments(tmp_path), []
-    write_segment(place, [samples(0)], lambda new: rows.append(SegmentRow(**new.segment | {"digest": None})))
-    assert len(read_whole(place, rows[0])) == 1
+    files, rows = SegmentFiles(LocalFolder(tmp_path)), []
+    files.write([samples(0)], lambda new: rows.append(SegmentRow(**new.segment | {"digest": None})))
+    assert len(files.read_whole(rows[0])) == 1
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -1])
 def test_a_cut_off_file_is_damaged(tmp_path: Path, cut: int) -> None:
     (tmp_path / "a.parquet").write_bytes(bytes(segments.encode([samples(0)]))[:cut])
     with pytest.raises(SegmentDamaged, match=r"purge --segment a"):
-        read_segment(LocalSegments(tmp_path), "a", "a.parquet")
+        SegmentFiles(LocalFolder(tmp_path)).read("a", "a.parquet")
 
 
 def test_equal_prompts_fall_on_one_side() -> None:

@@ -14,10 +14,10 @@ import pytest
 from storage import records
 from storage.errors import BadSetting, PlaceUnreachable, StoreWriteFailed, WeightsDamaged
 from storage.files.bucket import ObjectStore
-from storage.replay.sweep import GRACE_SECONDS
+from storage.files.places import GRACE_SECONDS
 from storage.settings import Settings, load_settings
 from storage.store import Store, lay_out, open_store
-from storage.versions.bucket_weights import CACHE_SECONDS
+from storage.versions.weight_files import CACHE_SECONDS
 from tests.storage.make import add_root, samples, write_weights
 from tests.storage.places import files_below, forget_cache, segments_of, weights_of
 from tests.storage.s3 import BUCKET, environment, s3_server
@@ -81,15 +81,15 @@ def test_a_sweep_takes_what_a_killed_upload_left(store: Store, monkeypatch: pyte
 
 def test_an_upload_that_was_swept_is_not_entered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The uploader slept for hours between its upload and the ledger."""
-    entering = store.versions.place._require_put
+    entering = store.versions.files._require_put
     later = time.time() + 2 * GRACE_SECONDS
 
     def swept_first(folder: Path, path: str) -> None:
-        store.versions.place._remove_all(path)
+        store.versions.files._remove_all(path)
         entering(folder, path)
 
     monkeypatch.setattr(records, "now", lambda: later)
-    monkeypatch.setattr(store.versions.place, "_require_put", swept_first)
+    monkeypatch.setattr(store.versions.files, "_require_put", swept_first)
     with pytest.raises(StoreWriteFailed, match="not whole, or was swept"):
         store.versions.stage(
             "default", store.versions.current("default").id, "full", lambda folder: write_weights(folder, 1.0)

@@ -12,10 +12,9 @@ from safetensors.numpy import save_file
 from storage.errors import ForgottenAhead, ForgottenSince, WeightsDamaged
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
-from storage.sql.forgotten import ForgottenSinceLine
+from storage.sql.forgotten import TABLE_KIND, ForgottenSinceLine, born_after
+from storage.sql.tables import VersionRow
 from storage.store import Store, open_store
-from storage.versions import forgotten_tables
-from storage.versions.forgotten_tables import KIND, born_after
 from tests.storage.make import add_root, at_once, samples
 from tests.storage.places import files_below, files_of, weights_of
 
@@ -37,7 +36,7 @@ def add_table(store: Store, folder: Path, born: int = 0, draft: str = "ngram") -
 
 
 def next_table(store: Store, parent: DraftVersion, born: int = 0, value: int = MARK + 1) -> DraftVersion:
-    staged = store.versions.stage(parent.draft, parent.id, KIND, lambda path: write(path, value), born=born)
+    staged = store.versions.stage(parent.draft, parent.id, TABLE_KIND, lambda path: write(path, value), born=born)
     return store.versions.promote(staged.id)
 
 
@@ -110,7 +109,7 @@ def test_one_that_is_written_while_something_is_forgotten_is_refused(store: Stor
         forget(store)
 
     with pytest.raises(ForgottenSince):
-        store.versions.stage("ngram", first.id, KIND, write_and_forget, born=0)
+        store.versions.stage("ngram", first.id, TABLE_KIND, write_and_forget, born=0)
     assert weights_of(store).names() == [] == files_below(store.versions.weights_folder)
 
 
@@ -119,14 +118,14 @@ def test_one_that_was_entered_but_not_current_yet_does_not_become_so(
 ) -> None:
     """Something is forgotten between the look at its files and the transaction."""
     first = add_table(store, tmp_path / "table")
-    staged = store.versions.stage("ngram", first.id, KIND, write, born=0)
-    mark = type(store.versions.place).mark
+    staged = store.versions.stage("ngram", first.id, TABLE_KIND, write, born=0)
+    mark = type(store.versions.files).mark
 
     def mark_and_forget(place: object, path: str) -> None:
         mark(place, path)
         forget(store)
 
-    monkeypatch.setattr(type(store.versions.place), "mark", mark_and_forget)
+    monkeypatch.setattr(type(store.versions.files), "mark", mark_and_forget)
     with pytest.raises(WeightsDamaged, match="forgotten"):
         store.versions.promote(staged.id)
     assert store.versions.current("ngram").id == first.id
@@ -148,7 +147,7 @@ def test_what_a_process_that_died_left_is_dropped_by_the_next(store: Store, tmp_
     first = add_table(store, tmp_path / "table")
     second = next_table(store, first)
     store.forgetter._note(["r0"], None, "ada")
-    store.versions.place.remove(second.path)
+    store.versions.files.remove(second.path)
     assert store.versions.get(second.id).state is VersionState.READY and holds(store)
     assert store.forgetter.drop_tables() == [first.id, second.id]
     assert not holds(store)
@@ -159,12 +158,12 @@ def test_tables_of_older_releases_were_born_before_everything(store: Store, tmp_
     table = add_table(store, tmp_path / "table", line)
     assert store.forgetter.drop_tables() == []
     with store.db.session() as session:
-        session.get_one(forgotten_tables.VersionRow, table.id).evidence = {}
+        session.get_one(VersionRow, table.id).evidence = {}
     assert store.forgetter.drop_tables() == [table.id]
 
 
 def test_copies_on_other_machines_go_when_they_hear_of_it(store: Store, settings: Settings, tmp_path: Path) -> None:
-    if not hasattr(store.versions.place, "bucket"):
+    if not hasattr(store.versions.files, "bucket"):
         pytest.skip("a folder has no copies")
     table = add_table(store, tmp_path / "table")
     kept = settings.storage.model_copy(update={"cache": tmp_path / "elsewhere"})

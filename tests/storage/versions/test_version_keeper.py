@@ -145,7 +145,7 @@ def test_float32_weights_stay_beside_the_current_and_the_newest_version_alone(ke
 @pytest.mark.local
 def test_what_a_killed_deletion_left_is_swept(store_of_many: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as killed:
-        killed.setattr(store_of_many.versions.place, "remove", lambda path: None)
+        killed.setattr(store_of_many.versions.files, "remove", lambda path: None)
         done = store_of_many.version_keeper.retain(VersionLimits(served=1))
     swept = store_of_many.versions.sweep()
     assert len(swept) == len(done.versions) > 3

@@ -22,8 +22,8 @@ from osd.models.pair import Pair
 from storage.errors import ForgottenSince, OsdError, PairError, UnknownDraft, WeightsDamaged
 from storage.records import DEFAULT_ROUTE, DraftVersion
 from storage.settings import NgramSettings
+from storage.sql.forgotten import TABLE_KIND, born_after
 from storage.store import Store
-from storage.versions.forgotten_tables import KIND, born_after
 
 log = logging.getLogger(__name__)
 GROWN = 1.1
@@ -110,7 +110,7 @@ class TableStore:
             version = self.versions.current(draft, self.target)
         except UnknownDraft:
             return None
-        return version if version.kind == KIND else None
+        return version if version.kind == TABLE_KIND else None
 
     def _sound(self, folder: Path, version: DraftVersion | None) -> Table | None:
         try:
