@@ -1,7 +1,8 @@
-"""Every test that asks for a ``store`` runs over SQLite and over PostgreSQL, each time on an empty database.
+"""A test that asks for a ``store`` gets an empty one: SQLite in a folder.
 
-Those of the modules that say ``PLACED = True`` run over samples and weights in a folder, in memory and on S3 too, but
-for the ones marked ``local``.
+Modules that say ``DATABASES = True`` are the contract of the databases: they run over PostgreSQL too. Those that say
+``PLACED = True`` are the contract of the places: they run over SQLite with a folder and over PostgreSQL with S3, but
+for tests marked ``local``. Whatever else of the product of databases and places fits a test runs with ``-m long``.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from storage.sql import database
 from storage.sql.tables import Base
 from storage.store import Store, open_store
 from tests.storage.places import PLACES
-from tests.storage.s3 import BUCKET, environment, s3_server
+from tests.storage.s3 import BUCKET, environment, shared_server
 
 POSTGRES = os.environ.get("TEST_POSTGRES_URL", "postgresql+psycopg://root@127.0.0.1:5432/test")
 
-
+DATABASES = ("sqlite", "postgresql")
+PAIRS = [("sqlite", "folder"), ("postgresql", "s3")]
 SHARED_MEMORY = "/dev/shm"
 
 
@@ -106,18 +108,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "settings" not in metafunc.fixturenames or hasattr(metafunc.module, "settings"):
         return
     placed = getattr(metafunc.module, "PLACED", False) and not metafunc.definition.get_closest_marker("local")
-    kinds = [(db, place) for place in (PLACES if placed else PLACES[:1]) for db in ("sqlite", "postgresql")]
-    names = [db if place == "folder" else f"{db}-{place}" for db, place in kinds]
-    metafunc.parametrize("settings", kinds, ids=names, indirect=True)
+    databases = DATABASES if getattr(metafunc.module, "DATABASES", False) else DATABASES[:1]
+    always = PAIRS if placed else [(db, "folder") for db in databases]
+    metafunc.parametrize(
+        "settings",
+        [
+            pytest.param((db, place), id=f"{db}-{place}", marks=() if (db, place) in always else pytest.mark.long)
+            for place in (PLACES if placed else PLACES[:1])
+            for db in DATABASES
+        ],
+        indirect=True,
+    )
 
 
 @pytest.fixture(scope="session")
-def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real S3 server, one for the whole run. fsspec keeps clients, and making one takes most of a second; those of a
-    server that was there before know another endpoint."""
-    with s3_server(tmp_path_factory.mktemp("s3")) as endpoint:
-        pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
-        yield endpoint
+def s3_endpoint() -> str:
+    """A real S3 server, one for all modules that take this fixture."""
+    return shared_server()
 
 
 @pytest.fixture

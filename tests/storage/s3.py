@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -35,6 +38,17 @@ def s3_server(folder: Path, **options: str) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+@cache
+def shared_server() -> str:
+    """The endpoint of one server for the whole run. fsspec keeps clients, and making one takes most of a second; those
+    of a server that was there before know another endpoint."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    endpoint = stack.enter_context(s3_server(Path(stack.enter_context(TemporaryDirectory(prefix="osd-s3-")))))
+    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
+    return endpoint
 
 
 def _endpoint(log: Path, process: subprocess.Popen[bytes]) -> str:

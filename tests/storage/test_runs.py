@@ -14,6 +14,8 @@ from storage.store import Store, open_store
 from tests.storage.conftest import Clock
 from tests.storage.make import add_root, at_once, samples, write_weights
 
+DATABASES = True  # see conftest.py
+
 
 @pytest.fixture
 def ready(keep_all: Store, tmp_path: Path) -> Store:

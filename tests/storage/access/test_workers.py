@@ -13,6 +13,8 @@ from storage.store import Store
 from tests.storage.conftest import Clock
 from tests.storage.make import at_once, write_weights
 
+DATABASES = True  # see conftest.py
+
 
 def worker(name: str, at: float, **changes: Any) -> ServingProcess:
     """One that started at, and was heard of at, a time; it is believed for ten seconds."""

@@ -17,6 +17,8 @@ from storage.sql.spans import DAY, HOUR
 from storage.store import Store
 from tests.storage.make import add_root, outcome, write_weights
 
+DATABASES = True  # see conftest.py
+
 BEGAN = 20_000 * DAY + 7 * HOUR
 
 

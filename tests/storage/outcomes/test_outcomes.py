@@ -18,6 +18,8 @@ from storage.store import Store, open_store
 from tests.storage.child import join, start_child
 from tests.storage.make import add_root, outcome
 
+DATABASES = True  # see conftest.py
+
 
 def test_sums_and_measures(store: Store) -> None:
     store.outcomes.add([outcome(), outcome(requests=0, rounds=2, drafted=8, accepted=2, rejections=2, emitted=4)], "a")

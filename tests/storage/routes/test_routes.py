@@ -27,6 +27,8 @@ from storage.store import Store, open_store
 from tests.storage.conftest import Clock
 from tests.storage.make import add_root, at_once, outcome, samples
 
+DATABASES = True  # see conftest.py
+
 WHO = "ada@tower"
 DEFAULT = Route("default", "default")
 

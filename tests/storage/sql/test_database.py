@@ -37,6 +37,8 @@ from tests.storage.child import join, start_child
 from tests.storage.conftest import new_postgres
 from tests.storage.make import at_once, outcome
 
+DATABASES = True  # see conftest.py
+
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:

@@ -13,6 +13,8 @@ from storage.sql.spans import KEPT
 from storage.store import Store
 from tests.storage.make import outcome
 
+DATABASES = True  # see conftest.py
+
 Triple = tuple[int, int, int]
 rounds_of = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=20)
 

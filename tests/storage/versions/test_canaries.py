@@ -14,6 +14,8 @@ from tests.storage.access.test_workers import worker
 from tests.storage.conftest import Clock
 from tests.storage.make import at_once, write_weights
 
+DATABASES = True  # see conftest.py
+
 NAMES = ("a", "b", "c")
 Publish = Callable[[], DraftVersion]
 
