@@ -19,7 +19,7 @@ from osd.attached.vllm.stock import KIND as PROXIED
 from osd.attached.vllm.stock import RestartHook, StockVllm
 from storage.access.engines import AttachedEngine
 from storage.errors import OsdError
-from storage.files.secrets import read_secret
+from storage.files.cipher import read_secret
 from storage.settings import Settings
 from storage.store import Store
 

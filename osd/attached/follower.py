@@ -16,7 +16,7 @@ from osd.hotswap.export import export
 from osd.hotswap.whole_features import lacks_rows
 from storage import records
 from storage.access.engines import AttachedEngine
-from storage.access.processes import ServingProcess, ServerState
+from storage.access.processes import ServerState, ServingProcess
 from storage.errors import DraftUnsound
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings

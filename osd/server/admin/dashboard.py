@@ -18,14 +18,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from osd.server.admin.snapshots import AdminHost, LookInside
-from storage.insights.drift_advice import drift_advice
-from storage.insights.payback import pay_backs
+from storage.insights.change import drift_advice
+from storage.insights.runs import pay_backs
 from storage.insights.service import Answers
 from storage.insights.timeline import timeline
 from storage.outcomes.outcome_window import Window
 from storage.records import TrainingRun, now
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
-from storage.run_reason import BEGAN
+from storage.runs import BEGAN
 from storage.sql.drivers import plain
 from storage.sql.spans import DAY
 from storage.store import Store

@@ -15,7 +15,7 @@ from osd.server.http.keys import KeyRing
 from osd.server.metrics.server import Meters
 from osd.server.processes import Peers
 from storage.errors import StoreError
-from storage.insights.plain_round import UndraftedRound, plain_round
+from storage.insights.cost import UndraftedRound, plain_round
 from storage.insights.service import Answers
 from storage.insights.timeline import lately
 from storage.outcomes.outcome_window import Window

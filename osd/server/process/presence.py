@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from osd.server.admin.snapshots import AdminHost
 from storage import records
-from storage.access.processes import ServingProcess, ServerState
+from storage.access.processes import ServerState, ServingProcess
 from storage.errors import OsdError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Presence:
         self._thread.join()
         try:
             self._store.canaries.let_go(self.id)
-            self._store.workers.end(self.id)
+            self._store.servers.end(self.id)
         except OsdError as error:
             log.warning("the store was not told of the end: %s", error, extra={"action": "presence_close_failed"})
 
@@ -106,7 +106,7 @@ class Presence:
     def _tell(self) -> None:
         if self.state is ServerState.DRAINING:
             self._store.canaries.let_go(self.id)
-        drains = self._store.workers.beat(self._now(), self._replaces)
+        drains = self._store.servers.beat(self._now(), self._replaces)
         self._replaces = None
         if drains != self._drains:
             self._drains = drains
