@@ -89,12 +89,9 @@ class RunLedger:
                 facts |= {RETRY: True, BEGAN: asdict(AGAIN)}
             else:
                 return None
-            run = _new_run(draft, holder, current, lease_seconds, facts)
-            session.add(run)
-            session.flush()
-            run.request_ids = _claim_requests(session, run, taken)
-            note_material(session, run, ())
-            session.add(LeaseRow(draft=draft, run_id=run.id))
+            run = _begin(session, draft, holder, current, lease_seconds, facts, taken)
+            for some in chunks(taken):
+                session.execute(update(SampleRow).where(SampleRow.request_id.in_(some)).values(claimed_by=run.id))
             return to_record(run)
 
     def claim_beside(
@@ -126,13 +123,7 @@ class RunLedger:
                 return None
             taken = oldest(session, routes, new, max_requests)
             facts = {**(settings or {}), TAKEN_UNTIL: taken[-1][1], BEGAN: asdict(due)}
-            run = _new_run(name, holder, current, lease_seconds, facts)
-            run.request_ids = [request_id for request_id, _ in taken]
-            note_material(session, run, ())
-            session.add(run)
-            session.flush()
-            session.add(LeaseRow(draft=name, run_id=run.id))
-            return to_record(run)
+            return to_record(_begin(session, name, holder, current, lease_seconds, facts, [each[0] for each in taken]))
 
     def note_replayed(self, run: TrainingRun, request_ids: Sequence[str]) -> None:
         """Record the replayed requests of a run before it trains on them; `osd replay forget` looks them up.
@@ -226,19 +217,22 @@ def _taken_until(session: Session, name: str) -> float:
     return float(session.scalar(last.order_by(RunRow.started_at.desc()).limit(1)) or 0.0)
 
 
-def _new_run(draft: str, holder: str, parent: str, lease_seconds: float, settings: Mapping[str, Any]) -> RunRow:
+def _begin(
+    session: Session, draft: str, holder: str, parent: str, lease_seconds: float, settings: Mapping[str, Any],
+    taken: list[str],
+) -> RunRow:  # fmt: skip
+    """Enter a run over the requests taken, and its lease."""
     now = records.now()
-    return RunRow(
+    run = RunRow(
         id=records.new_id(), draft=draft, holder=holder, state=RunState.CLAIMED.value, started_at=now, heartbeat_at=now,
-        lease_until=now + lease_seconds, parent=parent, request_ids=[], replayed=[], tenants=[],
+        lease_until=now + lease_seconds, parent=parent, request_ids=taken, replayed=[], tenants=[],
         settings=plain(settings), result={},
     )  # fmt: skip
-
-
-def _claim_requests(session: Session, run: RunRow, taken: list[str]) -> list[str]:
-    for some in chunks(taken):
-        session.execute(update(SampleRow).where(SampleRow.request_id.in_(some)).values(claimed_by=run.id))
-    return taken
+    session.add(run)
+    session.flush()
+    note_material(session, run, ())
+    session.add(LeaseRow(draft=draft, run_id=run.id))
+    return run
 
 
 def _get(session: Session, run_id: str) -> RunRow:

@@ -13,18 +13,36 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import select
+from sqlalchemy.orm import Mapped, mapped_column
 
 from storage.errors import BadInput, UnknownKey
 from storage.records import EVERYBODY, now
 from storage.sql import audit
 from storage.sql.database import Database
-from storage.sql.tables import ApiKeyRow, record_of
+from storage.sql.tables import Base, Ids, record_of
 
 PREFIX = "osd-"
 SHOWN = 8
 """Characters of a key shown in lists, its prefix included."""
 SCOPES = ("infer", "metrics", "admin")
 DEFAULT_SCOPES = ("infer",)
+
+
+class ApiKeyRow(Base):
+    """An API key of the server. Ended keys stay, so that the trail can be read."""
+
+    __tablename__ = "api_keys"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    hash: Mapped[str] = mapped_column(unique=True)
+    shown: Mapped[str]
+    name: Mapped[str]
+    tenant: Mapped[str]
+    scopes: Mapped[Ids]
+    requests_per_minute: Mapped[int | None]
+    tokens_per_minute: Mapped[int | None]
+    created_at: Mapped[float]
+    expires_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,10 @@ Servers write rows of their own (``worker`` is part of the key), so they seldom 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import Insert, String, delete, func, insert, literal_column, select
+from sqlalchemy import String, delete, func, insert, literal_column, select
 from sqlalchemy.orm import Session
 
 from storage import records
@@ -22,16 +21,14 @@ from storage.routes.route_names import under_present_names
 from storage.sql.database import Database
 from storage.sql.drivers import insert_for
 from storage.sql.forgotten import Finished, forgotten, take_turns
-from storage.sql.outcome_tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow, PositionSums
-from storage.sql.spans import SPANS, by_span
+from storage.sql.outcome_tables import COUNTS, OUTCOME_KEYS, CounterRow, OutcomeBatchRow, OutcomeRow, add_counts
+from storage.sql.spans import SPANS
 from storage.sql.tables import table_of
 
 LOG_ROWS = 20_000
 """Number of single outcomes kept."""
 
-KEYS = ("route", "draft_version", "controller", "tenant")
-_key, _counts = attrgetter(*KEYS), attrgetter(*COUNTS)
-LOGGED = ("request_id", "finished_at", *KEYS, *COUNTS)
+LOGGED = ("request_id", "finished_at", *OUTCOME_KEYS, *COUNTS)
 _logged = attrgetter(*LOGGED)
 ENGINE = "CASE WHEN controller IN ('vllm', 'sglang') THEN worker ELSE 'osd' END"
 """An attached engine by its name; our own servers together are osd.
@@ -124,8 +121,7 @@ class OutcomeStore:
             take_turns(session)
             gone = forgotten(session, (Finished(each.request_id, each.tenant, each.finished_at) for each in outcomes))
             outcomes = under_present_names(session, outcomes)
-            session.execute(_upsert(self._db.dialect), _sums(outcomes, worker))
-            PositionSums(session).add(outcomes)
+            add_counts(session, outcomes, worker)
             if lines := [_line(outcome, worker) for outcome in outcomes if outcome.request_id not in gone]:
                 session.execute(insert(table_of(OutcomeRow)), lines)
             newest = select(func.max(OutcomeRow.id)).scalar_subquery()
@@ -179,23 +175,8 @@ def _is_new(session: Session, dialect: str, batch: str) -> bool:
     return bool(session.execute(note.returning(OutcomeBatchRow.id)).scalar())
 
 
-def _sums(outcomes: Sequence[Outcome], worker: str) -> list[dict[str, Any]]:
-    """Return the rows to add, one a key, always in the same order so that two writers cannot deadlock."""
-    added = (((outcome.finished_at, *_key(outcome)), _counts(outcome)) for outcome in outcomes)
-    names = ("span", "start", *KEYS, *COUNTS)
-    return [{**dict(zip(names, (*key, *sums), strict=True)), "worker": worker} for key, sums in by_span(added)]
-
-
 def _line(outcome: Outcome, worker: str) -> dict[str, Any]:
     return {"worker": worker, **dict(zip(LOGGED, _logged(outcome), strict=True))}
-
-
-@cache
-def _upsert(dialect: str) -> Insert:
-    statement = insert_for(dialect)(CounterRow)
-    added = {name: getattr(CounterRow, name) + statement.excluded[name] for name in COUNTS}
-    result: Insert = statement.on_conflict_do_update(index_elements=["span", "start", *KEYS, "worker"], set_=added)
-    return result
 
 
 def _to_outcome(row: OutcomeRow) -> Outcome:

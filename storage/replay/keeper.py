@@ -6,15 +6,15 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from storage import records
 from storage.errors import SegmentDamaged
 from storage.records import RunState
-from storage.replay.purge import NOTHING, Purged, Purger, SegmentMoved, drop_segment, lock_segment
+from storage.replay.purge import NOTHING, Purged, Purger, SegmentMoved
 from storage.replay.retention import IndexedRequest, decide
-from storage.replay.segment_files import NewSegment, SegmentFiles
+from storage.replay.segment_files import SegmentFiles
 from storage.settings import RetentionSettings
 from storage.sql.database import Database
 from storage.sql.tables import RunRow, SampleRow, SegmentRow
@@ -114,21 +114,10 @@ class RetentionKeeper:
     def _merge(self, group: list[SegmentRow]) -> int:
         """Merge a group of segments; return the bytes freed."""
         batch = [one for row in group for one in self._files.read(row.id, row.path)]
-        sizes = []
-
-        def index(new: NewSegment) -> None:
-            sizes.append(new.segment["bytes"])
-            with self._db.session() as session:
-                old = [lock_segment(session, row.id) for row in group]
-                new.enter(session)
-                session.execute(update(SampleRow), new.requests)
-                for row in old:
-                    drop_segment(session, row)
-
-        self._files.write(batch, index)
+        size = self._purger.replace(group, batch)
         for row in group:
             self._files.place.remove(row.path)
-        return sum(row.bytes for row in group) - int(sizes[0])
+        return sum(row.bytes for row in group) - size
 
     def verify(self) -> Verified:
         """Read every segment whole, its digest and checksums included, and compare it with its index.

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
-from storage.records import RunState
+from storage.records import RequestSamples, RunState
 from storage.replay.segment_files import NewSegment, SegmentFiles
 from storage.replay.sweep import sweep_segments
 from storage.sql.database import Database, changed_rows, chunks
@@ -139,18 +139,24 @@ class Purger:
             everybody = self._files.read(old.id, old.path)
         except FileNotFoundError:
             raise self._missing(old) from None
-        sizes = []
+        return self.replace([old], [each for each in everybody if each.request_id not in doomed])
+
+    def replace(self, old: Sequence[SegmentRow], batch: Sequence[RequestSamples]) -> int:
+        """Write a batch as a new segment in the place of old ones, whose index goes over to it in one transaction;
+        return its bytes. Raises SegmentMoved when one of them is gone."""
+        sizes: list[int] = []
 
         def index(new: NewSegment) -> None:
             sizes.append(new.segment["bytes"])
             with self._db.session() as session:
-                lock_segment(session, old.id)
+                locked = [lock_segment(session, row.id) for row in old]
                 new.enter(session)
                 session.execute(update(SampleRow), new.requests)
-                drop_segment(session, old)
+                for row in locked:
+                    drop_segment(session, row)
 
-        self._files.write([each for each in everybody if each.request_id not in doomed], index)
-        return int(sizes[0])
+        self._files.write(batch, index)
+        return sizes[0]
 
     def _missing(self, old: SegmentRow) -> StoreError:
         with self._db.session(read_only=True) as session:

@@ -19,8 +19,9 @@ from sqlalchemy.orm import Session
 from storage import records
 from storage.errors import BadInput, UnknownTopic
 from storage.routes.route_rows import GROUP, lock_routes, note
+from storage.sql.audit import AuditRow
 from storage.sql.database import Database
-from storage.sql.tables import AuditRow, RouteBackgroundRow, RouteExampleRow
+from storage.sql.tables import RouteBackgroundRow, RouteExampleRow
 
 TOPIC_LENGTH = 200
 TEXT_LENGTH = 100_000

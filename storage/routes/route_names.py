@@ -11,18 +11,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import delete, insert, literal, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from storage.errors import DuplicateRoute
 from storage.records import DEFAULT_ROUTE, Route
 from storage.routes.route_rows import as_facts, get_row, note, require_name, require_not_default, to_record
-from storage.sql.drivers import insert_for
 from storage.sql.ledger import lock_all_drafts
-from storage.sql.outcome_tables import COUNTS, CounterRow, OutcomeRow, PositionSums
+from storage.sql.outcome_tables import OutcomeRow, rename_route
 from storage.sql.tables import RouteAliasRow, RoutePinRow, RouteRow, SampleRow
-
-KEYS = ("span", "start", "draft_version", "controller", "tenant", "worker")
 
 
 class Named(Protocol):
@@ -77,15 +74,4 @@ def _move(session: Session, name: str, to: str) -> None:
     for table in (RoutePinRow, RouteAliasRow, SampleRow, OutcomeRow):
         column: Any = table.route
         session.execute(update(table).where(column == name).values(route=to))
-    _move_counters(session, name, to)
-    PositionSums(session).rename(name, to)
-
-
-def _move_counters(session: Session, name: str, to: str) -> None:
-    """Add the counters to what a removed route of the new name may have left."""
-    columns = [getattr(CounterRow, column) for column in (*KEYS, *COUNTS)]
-    old = select(literal(to), *columns).where(CounterRow.route == name)
-    new = insert_for(session.get_bind().dialect.name)(CounterRow).from_select(["route", *KEYS, *COUNTS], old)
-    added = {count: getattr(CounterRow, count) + new.excluded[count] for count in COUNTS}
-    session.execute(new.on_conflict_do_update(index_elements=["route", *KEYS], set_=added))
-    session.execute(delete(CounterRow).where(CounterRow.route == name))
+    rename_route(session, name, to)

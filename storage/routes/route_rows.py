@@ -26,9 +26,9 @@ from storage.errors import (
 from storage.records import DEFAULT_DRAFT, DEFAULT_ROUTE, Route
 from storage.routes.matches import checked
 from storage.sql import audit
-from storage.sql.audit import AuditEntry
+from storage.sql.audit import AuditEntry, AuditRow
 from storage.sql.ledger import NAME, known_drafts
-from storage.sql.tables import AuditRow, DraftRow, RouteAliasRow, RoutePinRow, RouteRow, VersionRow
+from storage.sql.tables import DraftRow, RouteAliasRow, RoutePinRow, RouteRow, VersionRow
 
 GROUP = "router"
 CHANGES = "add", "change", "remove", "rename", "pin", "unpin", "teach", "forget", "background"

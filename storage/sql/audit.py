@@ -16,12 +16,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from storage import records
 from storage.sql.database import Database
 from storage.sql.drivers import plain
-from storage.sql.tables import AuditRow, record_of
+from storage.sql.tables import Base, Facts, record_of
+
+
+class AuditRow(Base):
+    """A line of the audit trail."""
+
+    __tablename__ = "audit"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    at: Mapped[float]
+    who: Mapped[str]
+    origin: Mapped[str]
+    action: Mapped[str] = mapped_column(index=True)
+    subject: Mapped[str | None] = mapped_column(index=True)
+    before: Mapped[Facts]
+    after: Mapped[Facts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from sqlalchemy import bindparam, or_, select, text
 from sqlalchemy.orm import Session
 
 from storage.errors import ForgottenSince
+from storage.sql.audit import AuditRow
 from storage.sql.database import chunks
-from storage.sql.tables import AuditRow, table_of
+from storage.sql.tables import table_of
 
 ACTION, REQUEST, TENANT = "replay forget", "request", "tenant"
 """The action of a line of the audit trail, and its kinds of subject."""

@@ -7,8 +7,9 @@ arises.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Index, Insert, delete, literal, select
@@ -17,7 +18,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from storage.records import Outcome
 from storage.sql.drivers import insert_for
 from storage.sql.spans import by_span
-from storage.sql.tables import Base
+from storage.sql.tables import Base, table_of
 
 
 class Counters:
@@ -35,6 +36,8 @@ class Counters:
 
 
 COUNTS = tuple(Counters.__annotations__)
+OUTCOME_KEYS = ("route", "draft_version", "controller", "tenant")
+"""What outcomes are summed by, besides their time and server."""
 
 
 class CounterRow(Counters, Base):
@@ -89,47 +92,49 @@ class OutcomeRow(Counters, Base):
     finished_at: Mapped[float]
 
 
-KEYS = ("span", "start", "route", "draft_version", "position")
 POSITION_COUNTS = ("drafted", "accepted", "refused")
+SUMMED: dict[Any, tuple[str, ...]] = {CounterRow: COUNTS, PositionRow: POSITION_COUNTS}
+"""The tables of sums, and the columns that are summed; all others are the key."""
 
 
-class PositionSums:
-    """The counts by position, within a session that the caller commits."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._dialect = session.get_bind().dialect.name
-
-    def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Add the outcomes' counts; an outcome without counts adds nothing."""
-        if rows := _rows(outcomes):
-            self._session.execute(_upsert(self._dialect), rows)
-
-    def rename(self, route: str, to: str) -> None:
-        """Rename a route's sums, adding them to what a removed route of the new name may have left."""
-        names = [name for name in (*KEYS, *POSITION_COUNTS) if name != "route"]
-        old = select(literal(to), *(getattr(PositionRow, name) for name in names)).where(PositionRow.route == route)
-        self._session.execute(_adding(insert_for(self._dialect)(PositionRow).from_select(["route", *names], old)))
-        self._session.execute(delete(PositionRow).where(PositionRow.route == route))
-
-
-def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return the rows to add, one a key, always in the same order."""
-    added = (
+def add_counts(session: Session, outcomes: Sequence[Outcome], server: str) -> None:
+    """Add outcomes to the sums, one row a key, always in the same order so that two writers cannot deadlock."""
+    keys = attrgetter(*OUTCOME_KEYS)
+    added = (((outcome.finished_at, *keys(outcome), server), attrgetter(*COUNTS)(outcome)) for outcome in outcomes)
+    _add(session, CounterRow, ("span", "start", *OUTCOME_KEYS, "worker"), added)
+    places = (
         ((outcome.finished_at, outcome.route, outcome.draft_version, position), counts)
         for outcome in outcomes
         for position, counts in enumerate(outcome.positions)
     )
-    names = (*KEYS, *POSITION_COUNTS)
-    return [dict(zip(names, (*key, *sums), strict=True)) for key, sums in by_span(added)]
+    _add(session, PositionRow, ("span", "start", "route", "draft_version", "position"), places)
+
+
+def rename_route(session: Session, name: str, to: str) -> None:
+    """Rename a route's sums, adding them to what a removed route of the new name may have left."""
+    for row in SUMMED:
+        columns = [column.name for column in table_of(row).columns if column.name != "route"]
+        old = select(literal(to), *(getattr(row, column) for column in columns)).where(row.route == name)
+        new = insert_for(session.get_bind().dialect.name)(row).from_select(["route", *columns], old)
+        session.execute(_adding(new, row))
+        session.execute(delete(row).where(row.route == name))
+
+
+def _add(
+    session: Session, row: Any, keys: Sequence[str], added: Iterable[tuple[tuple[Any, ...], Sequence[float]]]
+) -> None:
+    names = (*keys, *SUMMED[row])
+    if rows := [dict(zip(names, (*key, *sums), strict=True)) for key, sums in by_span(added)]:
+        session.execute(_upsert(session.get_bind().dialect.name, row), rows)
 
 
 @cache
-def _upsert(dialect: str) -> Insert:
-    return _adding(insert_for(dialect)(PositionRow))
+def _upsert(dialect: str, row: Any) -> Insert:
+    return _adding(insert_for(dialect)(row), row)
 
 
-def _adding(statement: Any) -> Insert:
-    added = {name: getattr(PositionRow, name) + statement.excluded[name] for name in POSITION_COUNTS}
-    result: Insert = statement.on_conflict_do_update(index_elements=KEYS, set_=added)
+def _adding(statement: Any, row: Any) -> Insert:
+    added = {name: getattr(row, name) + statement.excluded[name] for name in SUMMED[row]}
+    key = [column.name for column in table_of(row).primary_key]
+    result: Insert = statement.on_conflict_do_update(index_elements=key, set_=added)
     return result

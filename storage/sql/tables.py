@@ -344,34 +344,3 @@ class TenantRow(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     learn: Mapped[bool] = mapped_column(server_default=true())
     share: Mapped[bool] = mapped_column(server_default=true())
-
-
-class AuditRow(Base):
-    """A line of the audit trail, see :mod:`storage.sql.audit`."""
-
-    __tablename__ = "audit"
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    at: Mapped[float]
-    who: Mapped[str]
-    origin: Mapped[str]
-    action: Mapped[str] = mapped_column(index=True)
-    subject: Mapped[str | None] = mapped_column(index=True)
-    before: Mapped[Facts]
-    after: Mapped[Facts]
-
-
-class ApiKeyRow(Base):
-    """An API key of the server, see :mod:`storage.access.keys`. Ended keys stay, so that the trail can be read."""
-
-    __tablename__ = "api_keys"
-    id: Mapped[str] = mapped_column(primary_key=True)
-    hash: Mapped[str] = mapped_column(unique=True)
-    shown: Mapped[str]
-    name: Mapped[str]
-    tenant: Mapped[str]
-    scopes: Mapped[Ids]
-    requests_per_minute: Mapped[int | None]
-    tokens_per_minute: Mapped[int | None]
-    created_at: Mapped[float]
-    expires_at: Mapped[float | None]
-    revoked_at: Mapped[float | None]

@@ -154,8 +154,6 @@ class BucketWeights(WeightFiles):
         super().__init__(bucket, cache)
         self.bucket = bucket
 
-    # entering
-
     def path(self, draft: str, version_id: str, key: str) -> str:
         """Return the version's path, which needs no number: weights are uploaded before anything is locked."""
         return f"{draft}/{key}"
@@ -208,8 +206,6 @@ class BucketWeights(WeightFiles):
                 return
         aside.path, aside.renamed = target, True
 
-    # reading
-
     def local(self, version: DraftVersion) -> Path:
         """Return the version's folder in the cache, fetching it if it is not there."""
         folder = self.folder / version.path
@@ -228,7 +224,7 @@ class BucketWeights(WeightFiles):
                     self._fetch_file(version, each.path, aside.path / name)
             found = weights.digest_of(aside.path, weights.weight_files(aside.path))
             if found != version.digest:
-                raise _damaged(version, f"their digest is {found[:8]}…, published was {version.digest[:8]}…")
+                raise weights.other_digest(version.id, found, version.digest)
             self._keep(aside, version.path)
 
     def _fetch_file(self, version: DraftVersion, path: str, target: Path) -> None:
@@ -237,19 +233,19 @@ class BucketWeights(WeightFiles):
             try:
                 self.place.get_file(path, target)
             except FileNotFoundError:
-                raise _damaged(version, f"{self.place.show(path)} is missing") from None
+                raise WeightsDamaged(version=version.id, reason=f"{self.place.show(path)} is missing") from None
 
     def _objects(self, version: DraftVersion) -> list[Found]:
         there = self.place.list(version.path)
         if not there:
-            raise _damaged(version, f"there is nothing at {self.place.show(version.path)}")
+            raise WeightsDamaged(version=version.id, reason=f"there is nothing at {self.place.show(version.path)}")
         return there
 
     def verify(self, version: DraftVersion, *, ready: bool) -> None:
         """Check names and sizes in the store and every byte in the cache, fetching a damaged copy again."""
         there = {each.path.removeprefix(f"{version.path}/"): each.bytes for each in self._objects(version)}
         if ready and weights.MARKER not in there:
-            raise _damaged(version, f"{weights.MARKER} is missing, so its publication never finished")
+            raise weights.not_marked(version.id)
         folder = self.local(version)
         if weights.digest_of(folder, weights.weight_files(folder)) != version.digest:
             shutil.rmtree(folder, ignore_errors=True)
@@ -257,7 +253,8 @@ class BucketWeights(WeightFiles):
         files = weights.weight_files(folder)
         ours = {name: size for name, size in there.items() if name not in weights.BESIDE}
         if _sizes(folder, files) != ours:
-            raise _damaged(version, f"the files at {self.place.show(version.path)} are others than were put there")
+            reason = f"the files at {self.place.show(version.path)} are others than were put there"
+            raise WeightsDamaged(version=version.id, reason=reason)
 
     def mark(self, path: str) -> None:
         """Write READY as an empty object."""
@@ -289,8 +286,6 @@ class BucketWeights(WeightFiles):
         """Delete the version's folder in the cache."""
         _delete_folder(self.folder / path)
 
-    # leaving
-
     def sweep(self, db: Database) -> list[Swept]:
         """Delete weights in the store that no version refers to, and cached folders long unused.
 
@@ -321,9 +316,9 @@ class BucketWeights(WeightFiles):
         for folder in sorted(self.folder.glob("*/*")) + sorted(self.folder.glob("*/.*")):
             with suppress(FileNotFoundError), seized(folder) as free:
                 if free and folder.stat().st_mtime < time.time() - CACHE_SECONDS:
-                    size = size_of(folder)
+                    swept = Swept(folder, size_of(folder))
                     shutil.rmtree(folder, ignore_errors=True)
-                    yield Swept(folder, size)
+                    yield swept
 
 
 def _entered(path: str) -> Any:
@@ -345,10 +340,6 @@ def _delete_folder(folder: Path) -> None:
 
 def _sizes(folder: Path, files: list[Path]) -> dict[str, int]:
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-
-
-def _damaged(version: DraftVersion, reason: str) -> WeightsDamaged:
-    return WeightsDamaged(version=version.id, reason=reason)
 
 
 def weight_files(named: str | None, directory: Path, cache: Path) -> LocalWeights | BucketWeights:

@@ -150,14 +150,6 @@ def write_provenance(folder: Path, facts: Mapping[str, Any]) -> None:
         sync_path(folder)
 
 
-def read_provenance(folder: Path) -> dict[str, Any]:
-    """Return the contents of osd.json; empty when it is missing or unreadable."""
-    try:
-        return dict(json.loads((folder / PROVENANCE).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
-
-
 def mark_ready(folder: Path) -> None:
     """Write the READY marker and sync it; fine if it is there already."""
     with writing(folder / MARKER):
@@ -170,9 +162,20 @@ def verify(folder: Path, version: str, digest: str, *, ready: bool) -> None:
     """Raise WeightsDamaged unless the files match their digest and, if ``ready``, the READY marker is there."""
     try:
         if ready and not (folder / MARKER).exists():
-            raise WeightsDamaged(version=version, reason=f"{MARKER} is missing, so its publication never finished")
+            raise not_marked(version)
         found = digest_of(folder, weight_files(folder))
     except OSError as error:
         raise WeightsDamaged(version=version, reason=error.strerror or str(error)) from error
     if found != digest:
-        raise WeightsDamaged(version=version, reason=f"their digest is {found[:8]}…, published was {digest[:8]}…")
+        raise other_digest(version, found, digest)
+
+
+def not_marked(version: str) -> WeightsDamaged:
+    """Return the error for a version without its READY marker."""
+    return WeightsDamaged(version=version, reason=f"{MARKER} is missing, so its publication never finished")
+
+
+def other_digest(version: str, found: str, published: str) -> WeightsDamaged:
+    """Return the error for a version whose files are not those that were published."""
+    reason = f"their digest is {found[:8]}…, published was {published[:8]}…"
+    return WeightsDamaged(version=version, reason=reason)
