@@ -24,7 +24,7 @@ from storage.files.places import LocalFolder
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 from storage.versions import weights
-from tests.storage.make import outcome, samples, write_weights
+from tests.storage.make import claim, outcome, samples, stage
 
 BATCH = 4
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -143,12 +143,11 @@ def purge(store: Store, point: str) -> None:
 
 def train(store: Store, point: str) -> None:
     """Claim, and die while staging or publishing what was trained: ``stage: <point>`` or ``publish: <point>``."""
-    run = store.runs.claim("default", "child", min_requests=1, max_age_seconds=0, lease_seconds=60)
-    assert run is not None
+    run = claim(store)
     step, name = point.split(": ")
     if step == "stage":
         kill_at(store, name)
-    version = store.versions.stage("default", run.parent, "full", lambda f: write_weights(f, 1.0), run_id=run.id)
+    version = stage(store, run.parent, 1.0, run)
     kill_at(store, name)
     store.versions.publish(version.id, {}, run=run)
 

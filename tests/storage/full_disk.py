@@ -18,7 +18,7 @@ from storage.errors import StoreWriteFailed
 from storage.records import VersionState
 from storage.settings import load_settings
 from storage.store import Store, open_store
-from tests.storage.make import outcome, samples, write_weights
+from tests.storage.make import claim, outcome, samples, stage, write_weights
 from tests.storage.places import files_below
 
 
@@ -94,9 +94,8 @@ def main(directory: Path, how: str) -> None:
         assert not (directory / "out").exists()
         unchanged(lambda: store.versions.register_root("other", directory / "model"))
 
-        run = store.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60)
-        assert run is not None
-        child = store.versions.stage("default", root, "full", lambda folder: write_weights(folder, 1.0), run_id=run.id)
+        run = claim(store)
+        child = stage(store, root, 1.0, run)
         whole = kept(store)
         unchanged(lambda: store.versions.publish(child.id, {"long": "x" * 100_000}, run=run))
         assert store.versions.get(child.id).state is VersionState.CANDIDATE

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from storage.records import Outcome, RequestSamples
+from storage.records import DraftVersion, Outcome, RequestSamples, RunState, TrainingRun
 from storage.store import Store
 
 LISTS = (
@@ -122,3 +122,26 @@ def add_root(store: Store, folder: Path, draft: str = "default") -> str:
     """Register number 0 of a draft; returns its id."""
     write_weights(folder, 0.0)
     return store.versions.register_root(draft, folder).id
+
+
+def claim(store: Store, draft: str = "default", holder: str = "trainer", **changes: Any) -> TrainingRun:
+    """Claim all that waits for a draft, for a minute."""
+    run = store.runs.claim(
+        draft, holder, **{"min_requests": 1, "max_age_seconds": 0.0, "lease_seconds": 60.0, **changes}
+    )
+    assert run is not None
+    return run
+
+
+def stage(store: Store, parent: str, value: float = 1.0, run: TrainingRun | None = None) -> DraftVersion:
+    """Enter a child of a version as a candidate, of a run if there is one."""
+    draft, run_id = store.versions.get(parent).draft, None if run is None else run.id
+    return store.versions.stage(draft, parent, "full", lambda folder: write_weights(folder, value), run_id=run_id)
+
+
+def publish(store: Store, value: float = 1.0, evidence: Mapping[str, Any] | None = None) -> DraftVersion:
+    """One whole run that takes one request: claim, stage, publish, finish."""
+    run = claim(store, max_requests=1)
+    version = store.versions.publish(stage(store, run.parent, value, run).id, evidence or {}, run=run)
+    store.runs.finish(run, RunState.PUBLISHED, version.id)
+    return version

@@ -19,7 +19,7 @@ from storage.records import RunState
 from storage.settings import Settings, VersionLimits
 from storage.store import Store, open_store
 from tests.storage.conftest import new_postgres
-from tests.storage.make import add_root, samples, write_weights
+from tests.storage.make import add_root, claim, samples, stage, write_weights
 from tests.storage.places import files_below, segments_of, weights_of
 
 PLACED = True  # see conftest.py
@@ -68,9 +68,9 @@ def test_restored_elsewhere_it_is_the_same_store_and_goes_on(filled: Store, sett
             assert [one.tokens.tolist() for one in store.samples.read(ids)] == [
                 one.tokens.tolist() for one in filled.samples.read(ids)
             ]
-            run = store.runs.claim("default", "trainer", min_requests=1, max_age_seconds=0, lease_seconds=60)
+            run = claim(store)
             assert run is not None and len(run.request_ids) > 0
-            new = store.versions.stage("default", run.parent, "full", lambda f: write_weights(f, 9.0), run_id=run.id)
+            new = stage(store, run.parent, 9.0, run)
             assert store.versions.publish(new.id, {}, run=run).number == 4
             store.runs.finish(run, RunState.PUBLISHED, new.id)
             check(store)

@@ -17,7 +17,7 @@ from storage.sql import audit
 from storage.sql.tables import Base, RunRow
 from storage.store import Store
 from storage.versions.lineage import Learned
-from tests.storage.make import add_root, outcome, samples, write_weights
+from tests.storage.make import add_root, claim, outcome, samples, stage
 
 MANY = 1_000
 TENANTS = ("acme", "zeta")
@@ -118,9 +118,8 @@ def test_what_is_forgotten_while_it_is_written_is_not_kept(store: Store, monkeyp
 
 def train(store: Store, folder: Path, *, better: bool = True, **facts: str) -> tuple[TrainingRun, DraftVersion]:
     """A run that claims what waits and publishes, or rejects, a version."""
-    run = store.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60)
-    assert run is not None
-    version = store.versions.stage("default", run.parent, "full", lambda path: write_weights(path, 1.0), run_id=run.id)
+    run = claim(store)
+    version = stage(store, run.parent, 1.0, run)
     ledger, state = store.versions, RunState.PUBLISHED if better else RunState.REJECTED
     version = ledger.publish(version.id, {}, run=run) if better else ledger.reject(version.id, {})
     return store.runs.finish(run, state, version.id, facts), version
@@ -152,8 +151,7 @@ def test_what_was_replayed_counts_and_a_run_under_way_is_named(keep_all: Store, 
     keep_all.samples.add([spoken(0)])
     _, first = train(keep_all, tmp_path, better=False)
     keep_all.samples.add([spoken(1)])
-    run = keep_all.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60)
-    assert run is not None
+    run = claim(keep_all)
     keep_all.runs.note_replayed(run, ["r0"])
     learned = keep_all.forgetter.forget(["r0"]).learned
     assert (learned.versions, learned.under_way) == ((first.id,), (run.id,))

@@ -15,7 +15,7 @@ from storage.outcomes.outcome_window import Window
 from storage.records import RunState
 from storage.sql.spans import DAY, HOUR
 from storage.store import Store
-from tests.storage.make import add_root, outcome, write_weights
+from tests.storage.make import add_root, claim, outcome, stage, write_weights
 
 DATABASES = True  # see conftest.py
 
@@ -23,7 +23,7 @@ BEGAN = 20_000 * DAY + 7 * HOUR
 
 
 def _second(store: Store, root: str) -> str:
-    made = store.versions.stage("default", root, "full", lambda folder: write_weights(folder, 1.0), provenance={})
+    made = stage(store, root, 1.0)
     return made.id
 
 
@@ -116,8 +116,7 @@ def _run(store: Store, root: str) -> float:
     from tests.storage.make import samples
 
     store.samples.add([samples(number) for number in range(4)])
-    run = store.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60)
-    assert run is not None
+    run = claim(store)
     facts = {"positions": 30, "steps": 3, "seconds": 0.5, "evidence": {"difference": 0.02}}
     done = store.runs.finish(run, RunState.REJECTED, result=facts)
     assert done.finished_at is not None

@@ -13,7 +13,7 @@ from storage.insights.statistics import saved_share, tokens_per_round
 from storage.records import RunState
 from storage.store import Store
 from tests.storage.conftest import Clock
-from tests.storage.make import add_root, outcome, samples, write_weights
+from tests.storage.make import add_root, claim, outcome, samples, stage
 
 
 @given(st.floats(0, 1), st.integers(0, 12))
@@ -31,10 +31,9 @@ def test_training_has_paid_for_itself_when_its_gains_have_saved_what_it_cost(
     root = add_root(store, tmp_path / "model")
     assert pay_backs(store) == []
     store.samples.add([samples(number) for number in range(4)])
-    run = store.runs.claim("default", "me", min_requests=1, max_age_seconds=0, lease_seconds=60)
-    assert run is not None
+    run = claim(store)
     clock.seconds += 10.0
-    made = store.versions.stage("default", root, "full", lambda folder: write_weights(folder, 1.0), run_id=run.id)
+    made = stage(store, root, 1.0, run)
     store.versions.publish(made.id, {"difference": 0.2}, run=run)
     store.runs.finish(run, RunState.PUBLISHED, made.id)
     (owed,) = pay_backs(store)

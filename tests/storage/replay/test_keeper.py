@@ -9,7 +9,7 @@ import numpy as np
 from storage.records import RunState
 from storage.settings import RetentionSettings
 from storage.store import Store
-from tests.storage.make import add_root, assert_same, at_once, samples
+from tests.storage.make import add_root, assert_same, at_once, claim, samples
 from tests.storage.places import segments_of
 
 PLACED = True  # see conftest.py
@@ -38,8 +38,7 @@ def test_limits_hold_on_the_disk(keep_all: Store) -> None:
 def test_a_claim_under_way_is_kept_and_released_once_judged(keep_all: Store, tmp_path: Path) -> None:
     add_root(keep_all, tmp_path / "model")
     keep_all.samples.add([samples(number) for number in range(6)])
-    run = keep_all.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60, max_requests=4)
-    assert run is not None
+    run = claim(keep_all, max_requests=4)
     hard = RetentionSettings(release=True, requests=1)
     keep_all.keeper.retain(hard)
     assert numbers(keep_all) == [0, 1, 2, 3]
@@ -52,8 +51,7 @@ def test_a_claim_under_way_is_kept_and_released_once_judged(keep_all: Store, tmp
 def test_a_failed_run_releases_nothing(keep_all: Store, tmp_path: Path) -> None:
     add_root(keep_all, tmp_path / "model")
     keep_all.samples.add([samples(number) for number in range(3)])
-    run = keep_all.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60)
-    assert run is not None
+    run = claim(keep_all)
     keep_all.runs.finish(run, RunState.FAILED)
     keep_all.keeper.retain(RetentionSettings(release=True))
     assert numbers(keep_all) == [0, 1, 2]
@@ -73,8 +71,7 @@ def test_small_segments_become_few_and_read_the_same(keep_all: Store, tmp_path: 
     everything = [samples(number) for number in range(40)]
     for begin in range(0, 40, 4):
         keep_all.samples.add(everything[begin : begin + 4])
-    run = keep_all.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60, max_requests=7)
-    assert run is not None
+    claim(keep_all, max_requests=7)
     done = keep_all.keeper.compact(16)
     assert (done.before, done.after) == (10, 3)
     assert len(segments_of(keep_all).names()) == 3

@@ -11,7 +11,7 @@ from storage.records import RunState, VersionState
 from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.storage.child import batch, run_child
-from tests.storage.make import add_root, assert_same, samples
+from tests.storage.make import add_root, assert_same, claim, samples
 from tests.storage.places import files_below, segments_of
 from tests.storage.replay.test_purge import tokens_on_disk
 
@@ -116,7 +116,7 @@ def test_killed_while_training(settings: Settings, tmp_path: Path, monkeypatch: 
         (dead,) = store.runs.list()
         assert (dead.state, dead.holder) == (RunState.CLAIMED, "child")
         monkeypatch.setattr("storage.records.now", lambda: dead.lease_until + 1)
-        run = store.runs.claim("default", "next", min_requests=1, max_age_seconds=0, lease_seconds=60)
+        run = claim(store)
         assert run is not None and run.request_ids == dead.request_ids
         assert store.runs.get(dead.id).state is RunState.LOST
 

@@ -16,7 +16,7 @@ from storage.settings import load_settings
 from storage.sql.ledger import lock_draft
 from storage.store import Store, open_store
 from tests.storage.conftest import Clock
-from tests.storage.make import add_root, assert_same, at_once, outcome, samples
+from tests.storage.make import add_root, assert_same, at_once, claim, outcome, samples
 from tests.storage.places import GARBAGE, Lying, segments_of
 
 PLACED = True  # see conftest.py
@@ -136,8 +136,7 @@ def test_a_missing_segment_can_be_dropped(filled: Store) -> None:
 def test_a_claim_survives_the_purge_of_a_neighbour(keep_all: Store, tmp_path: Path) -> None:
     add_root(keep_all, tmp_path / "model")
     keep_all.samples.add([marked(number) for number in range(3)])
-    run = keep_all.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60)
-    assert run is not None
+    run = claim(keep_all)
     keep_all.samples.purge(request_id="r1")
     assert [each.request_id for each in keep_all.samples.read(run.request_ids)] == ["r0", "r2"]
     assert keep_all.samples.waiting("default").requests == 0

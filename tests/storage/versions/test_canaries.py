@@ -12,7 +12,7 @@ from storage.store import Store
 from storage.versions.canaries import LOST, CanaryState, chosen
 from tests.storage.access.test_workers import worker
 from tests.storage.conftest import Clock
-from tests.storage.make import at_once, write_weights
+from tests.storage.make import at_once, stage, write_weights
 
 DATABASES = True  # see conftest.py
 
@@ -46,7 +46,7 @@ def publish(store: Store, tmp_path: Path, clock: Clock) -> Publish:
             root = store.versions.register_root("default", tmp_path / "root")
             return store.versions.mark_serving(root.id, "a")
         parent = store.versions.current("default").id
-        made = store.versions.stage("default", parent, "full", lambda folder: write_weights(folder, float(count)))
+        made = stage(store, parent, float(count))
         return store.versions.promote(made.id)
 
     make()

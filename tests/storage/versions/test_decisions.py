@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from storage.errors import BadInput, DraftHeld, NotFound, UnknownDraft, UnknownVersion, WeightsDamaged, WrongState
-from storage.records import DraftVersion, RunState, TrainingRun, VersionState
+from storage.records import RunState, TrainingRun, VersionState
 from storage.store import Store
 from storage.versions.canaries import CanaryState
 from storage.versions.draft_choices import HoldKind
+from tests.storage import make
 from tests.storage.access.test_workers import worker
-from tests.storage.make import add_root, samples, write_weights
+from tests.storage.make import add_root, publish, samples, stage
 
 PLACED = True  # see conftest.py
 
@@ -28,21 +30,7 @@ def learning(keep_all: Store, tmp_path: Path) -> Store:
     return keep_all
 
 
-def claim(store: Store) -> TrainingRun:
-    run = store.runs.claim("default", "trainer", min_requests=1, max_age_seconds=0, lease_seconds=60, max_requests=1)
-    assert run is not None
-    return run
-
-
-def stage(store: Store, run: TrainingRun, value: float) -> DraftVersion:
-    return store.versions.stage("default", run.parent, "full", lambda f: write_weights(f, value), run_id=run.id)
-
-
-def publish(store: Store, value: float) -> DraftVersion:
-    run = claim(store)
-    version = store.versions.publish(stage(store, run, value).id, {}, run=run)
-    store.runs.finish(run, RunState.PUBLISHED, version.id)
-    return version
+claim = partial(make.claim, max_requests=1)
 
 
 def numbers(store: Store) -> tuple[int, int]:
@@ -64,7 +52,7 @@ def test_nothing_replaces_what_a_person_chose_until_it_is_lifted(
     learning: Store, decide: Callable[[Store], object], kind: HoldKind, number: int
 ) -> None:
     run = claim(learning)
-    candidate = stage(learning, run, 3.0)
+    candidate = stage(learning, run.parent, 3.0, run)
     decide(learning)
     hold = learning.decisions.holds()["default"]
     chosen = learning.versions.current("default")

@@ -16,7 +16,7 @@ from storage.sql.tables import DraftRow, SampleRow
 from storage.store import Store
 from storage.versions.forks import fork
 from storage.versions.targets import UNNAMED
-from tests.storage.make import samples, write_weights
+from tests.storage.make import samples, stage, write_weights
 
 A, B, C = (letter * 64 for letter in "abc")
 
@@ -104,7 +104,7 @@ def test_a_line_that_has_learned_by_now_is_not_replaced_by_an_adopted_one(store:
     store.versions.register_root("default", folder(tmp_path, 1.0))
     as_before_targets(store)
     root = store.versions.register_root("default", folder(tmp_path, 1.0), target=A)
-    store.versions.promote(store.versions.stage(root.draft, root.id, "full", lambda f: write_weights(f, 3.0)).id)
+    store.versions.promote(stage(store, root.id, 3.0).id)
     assert store.targets.adopt(A, "one").left == ("default",)
     assert store.versions.current("default", A).number == 1
 

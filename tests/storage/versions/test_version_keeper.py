@@ -13,7 +13,7 @@ from storage.settings import VersionLimits
 from storage.store import Store
 from storage.versions.weights import MASTER
 from tests.storage.conftest import Clock
-from tests.storage.make import add_root, samples, write_weights
+from tests.storage.make import add_root, claim, samples, write_weights
 from tests.storage.places import weights_of
 
 PLACED = True  # see conftest.py
@@ -154,8 +154,7 @@ def test_what_a_killed_deletion_left_is_swept(store_of_many: Store, monkeypatch:
 
 def test_a_run_s_parent_stays_while_it_trains(store_of_many: Store) -> None:
     store_of_many.samples.add([samples(1, m=1)])
-    run = store_of_many.runs.claim("default", "trainer", min_requests=1, max_age_seconds=0, lease_seconds=60)
-    assert run is not None
+    run = claim(store_of_many)
     parent = store_of_many.versions.get(run.parent)
     for value in (20.0, 21.0, 22.0):
         new = store_of_many.versions.promote(stage(store_of_many, store_of_many.versions.current("default"), value).id)

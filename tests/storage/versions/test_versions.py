@@ -25,7 +25,7 @@ from storage.errors import (
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.settings import Settings
 from storage.store import Store, open_store
-from tests.storage.make import add_root, at_once, samples, write_weights
+from tests.storage.make import add_root, at_once, claim, samples, write_weights
 from tests.storage.places import files_below, files_of, forget_cache, weights_of
 
 SERVED = {"READY", "config.json", "model.safetensors", "osd.json"}
@@ -42,11 +42,7 @@ def ready(keep_all: Store, tmp_path: Path) -> Store:
     return keep_all
 
 
-def start(store: Store) -> TrainingRun:
-    arguments = {"min_requests": 1, "max_age_seconds": 0.0, "lease_seconds": 60.0, "max_requests": 1}
-    run = store.runs.claim("default", "worker", **arguments)
-    assert run is not None
-    return run
+start = partial(claim, max_requests=1)
 
 
 def stage(store: Store, run: TrainingRun, value: float = 1.0) -> DraftVersion:
