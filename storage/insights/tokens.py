@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from storage.errors import BadInput
 from storage.outcomes.outcome_window import Window
 from storage.records import TokenKind, ratio
-from storage.replay.sample_index import of_draft
+from storage.replay.sample_index import meeting, of_draft
 from storage.replay.segment_files import SegmentFiles
 from storage.replay.segments import Array
 from storage.sql.database import Database, chunks
@@ -69,21 +69,11 @@ def _places(session: Session, window: Window, limit: int) -> list[tuple[str, str
     columns = (SegmentRow.id, SegmentRow.path, SampleRow.row)
     query = select(*columns).join_from(SampleRow, SegmentRow, SampleRow.segment_id == SegmentRow.id)
     newest = SampleRow.created_at.desc(), SampleRow.request_id
-    rows = session.execute(query.where(*_wanted(window)).order_by(*newest).limit(limit))
-    return [(segment_id, path, row) for segment_id, path, row in rows]
-
-
-def _wanted(window: Window) -> Iterator[Any]:
-    if window.since is not None:
-        yield SampleRow.created_at >= window.since
-    if window.until is not None:
-        yield SampleRow.created_at < window.until
-    if window.route is not None:
-        yield SampleRow.route == window.route
-    if window.version is not None:
-        yield SampleRow.draft_version == window.version
+    wanted = meeting(route=window.route, version=window.version, since=window.since, before=window.until)
     if window.draft is not None:
-        yield of_draft(window.draft)
+        wanted.append(of_draft(window.draft))
+    rows = session.execute(query.where(*wanted).order_by(*newest).limit(limit))
+    return [(segment_id, path, row) for segment_id, path, row in rows]
 
 
 def _parts(files: SegmentFiles, segment: tuple[str, ...], places: Iterator[Any]) -> Iterator[tuple[Ints, Ints, Ints]]:

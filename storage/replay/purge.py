@@ -7,14 +7,16 @@ the two, the file is an orphan that the next purge or sweep deletes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
 from storage.records import RequestSamples, RunState
+from storage.replay.sample_index import meeting
 from storage.replay.segment_files import NewSegment, SegmentFiles
 from storage.replay.sweep import sweep_segments
 from storage.sql.database import Database, changed_rows, chunks
@@ -58,35 +60,26 @@ class Purger:
     def __init__(self, db: Database, files: SegmentFiles) -> None:
         self._db, self._files = db, files
 
-    def purge(
-        self,
-        *,
-        request_id: str | None = None,
-        tenant: str | None = None,
-        route: str | None = None,
-        before: float | None = None,
-        segment: str | None = None,
-        target: str | None = None,
-        everything: bool = False,
-    ) -> Purged:
-        """Delete the requests that meet every condition given; ``everything`` needs no condition.
+    def purge(self, *, everything: bool = False, **conditions: Any) -> Purged:
+        """Delete the requests that meet every condition given (:func:`storage.replay.sample_index.meeting`);
+        ``everything`` needs no condition.
 
         A request's or a tenant's lines in the log of recent outcomes are deleted too; sums by minute stay. A damaged
         segment can only be dropped whole: the others are purged, then SegmentDamaged is raised. Raises BadInput when no
         condition is given, UnknownRequest, NotFound for a missing segment.
         """
-        wanted = _conditions(request_id, tenant, route, before, segment, target)
+        wanted = meeting(**conditions)
         if bool(wanted) == everything:
             known = "a request, tenant, route, target, time or segment"
             raise BadInput(reason=f"Say what to purge: {known}, or else everything.")
-        whole_lives = route is None and before is None and segment is None and target is None
-        logged = self._forget_outcomes(request_id, tenant) if whole_lives else 0
+        given = {name: value for name, value in conditions.items() if value is not None}
+        logged = self._forget_outcomes(given) if given.keys() <= {"request_id", "tenant"} else 0
         purged = self._purge_all(wanted)
         sweep_segments(self._db, self._files.place)
-        if request_id is not None and not (purged.requests or logged):
-            raise UnknownRequest(request_id=request_id)
-        if segment is not None and not purged.segments:
-            raise NotFound(reason=f"There is no sample segment {segment!r} with such requests.")
+        if "request_id" in given and not (purged.requests or logged):
+            raise UnknownRequest(request_id=given["request_id"])
+        if "segment" in given and not purged.segments:
+            raise NotFound(reason=f"There is no sample segment {given['segment']!r} with such requests.")
         return purged
 
     def purge_requests(self, request_ids: Sequence[str], *, spare_claimed: bool = False) -> Purged:
@@ -164,33 +157,14 @@ class Purger:
                 return SegmentMoved(reason="another purge was faster")
         return self._files.damaged(old.id, old.path)
 
-    def _forget_outcomes(self, request_id: str | None, tenant: str | None) -> int:
-        statement = delete(OutcomeRow)
-        if request_id is not None:
-            statement = statement.where(OutcomeRow.request_id == request_id)
-        if tenant is not None:
-            statement = statement.where(OutcomeRow.tenant == tenant)
+    def _forget_outcomes(self, given: Mapping[str, Any]) -> int:
+        wanted = [getattr(OutcomeRow, name) == value for name, value in given.items()]
         with self._db.session() as session:
-            return changed_rows(session.execute(statement))
+            return changed_rows(session.execute(delete(OutcomeRow).where(*wanted)))
 
 
 class SegmentMoved(StoreError):
     """{reason}"""
-
-
-def _conditions(
-    request_id: str | None, tenant: str | None, route: str | None, before: float | None, segment: str | None,
-    target: str | None,
-) -> Conditions:  # fmt: skip
-    given = (
-        (request_id, SampleRow.request_id == request_id),
-        (tenant, SampleRow.tenant == tenant),
-        (route, SampleRow.route == route),
-        (segment, SampleRow.segment_id == segment),
-        (target, SampleRow.target == target),
-    )
-    conditions = [condition for value, condition in given if value is not None]
-    return conditions if before is None else [*conditions, SampleRow.created_at < before]
 
 
 def lock_segment(session: Session, segment_id: str) -> SegmentRow:

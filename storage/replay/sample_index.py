@@ -127,7 +127,11 @@ def candidate_routes(session: Session, draft: str) -> list[str]:
 
 def meeting(
     *,
+    request_id: str | None = None,
+    segment: str | None = None,
+    route: str | None = None,
     routes: Sequence[str] | None = None,
+    version: str | None = None,
     tenant: str | None = None,
     target: str | None = None,
     holdout: bool | None = None,
@@ -137,7 +141,11 @@ def meeting(
 ) -> list[ColumnElement[bool]]:
     """Return the SQL conditions that are given; None asks for nothing."""
     conditions: list[tuple[Any, Callable[[], ColumnElement[bool]]]] = [
+        (request_id, lambda: SampleRow.request_id == request_id),
+        (segment, lambda: SampleRow.segment_id == segment),
+        (route, lambda: SampleRow.route == route),
         (routes, lambda: SampleRow.route.in_(routes or ())),
+        (version, lambda: SampleRow.draft_version == version),
         (tenant, lambda: SampleRow.tenant == tenant),
         (target, lambda: SampleRow.target == target),
         (holdout, lambda: SampleRow.holdout.is_(bool(holdout))),

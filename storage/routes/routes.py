@@ -10,7 +10,8 @@ person's login and host if None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
@@ -91,22 +92,26 @@ class RouteTable:
 
     # changes
 
-    def add(self, route: Route, who: str | None = None) -> Route:
-        """Add a route. Raises DuplicateRoute, BadInput, BadPattern, UnknownDraft, RouteWithoutDraft."""
+    @contextmanager
+    def _changing(self) -> Iterator[Session]:
+        """Open a transaction that changes routes, one after another."""
         with self._db.session() as session:
             route_rows.lock_routes(session)
+            yield session
+
+    def add(self, route: Route, who: str | None = None) -> Route:
+        """Add a route. Raises DuplicateRoute, BadInput, BadPattern, UnknownDraft, RouteWithoutDraft."""
+        with self._changing() as session:
             return route_rows.add(session, route, who)
 
     def change(self, route: Route, who: str | None = None) -> Route:
         """Replace the route of that name by this one. Raises UnknownRoute, and what :meth:`add` raises."""
-        with self._db.session() as session:
-            route_rows.lock_routes(session)
+        with self._changing() as session:
             return route_rows.change(session, route, who)
 
     def remove(self, name: str, who: str | None = None) -> Route:
         """Remove a route with its pins; stored data stays until purged. Raises UnknownRoute, DefaultRoute."""
-        with self._db.session() as session:
-            route_rows.lock_routes(session)
+        with self._changing() as session:
             return route_rows.remove(session, name, who)
 
     def rename(self, name: str, to: str, who: str | None = None) -> Route:
@@ -114,20 +119,17 @@ class RouteTable:
 
         Raises UnknownRoute, DefaultRoute, DuplicateRoute, BadInput.
         """
-        with self._db.session() as session:
-            route_rows.lock_routes(session)
+        with self._changing() as session:
             return route_names.rename(session, name, to, who)
 
     def pin(self, tenant: str, route: str, who: str | None = None) -> None:
         """Pin a tenant's requests (``*``: everybody else's) to a route, whatever they ask for. Raises UnknownRoute."""
-        with self._db.session() as session:
-            route_rows.lock_routes(session)
+        with self._changing() as session:
             route_rows.pin(session, tenant, route, who)
 
     def unpin(self, tenant: str, who: str | None = None) -> None:
         """Remove a tenant's pin. Raises NotFound for a tenant that is not pinned."""
-        with self._db.session() as session:
-            route_rows.lock_routes(session)
+        with self._changing() as session:
             route_rows.unpin(session, tenant, who)
 
     def apply(
@@ -145,8 +147,7 @@ class RouteTable:
         Returns the number of changes made. Raises what :meth:`add`, :meth:`pin` and ``examples.teach`` raise, with
         nothing changed.
         """
-        with self._db.session() as session:
-            route_rows.lock_routes(session)
+        with self._changing() as session:
             before = route_rows.revision(session)
             if replace:
                 for tenant in route_rows.pins(session).keys() - pins.keys():

@@ -22,12 +22,14 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from storage import records
 from storage.errors import BadInput, DraftHeld, UnknownDraft
 from storage.records import DEFAULT_DRAFT
+from storage.settings import LearnSettings
 from storage.sql.database import Database
 from storage.sql.drivers import plain
 from storage.sql.ledger import NAME, known_drafts, lock_draft
@@ -118,20 +120,19 @@ def aliases(session: Session) -> dict[str, list[str]]:
     return found
 
 
-METHODS = ("full", "lora")
 KEYS = ("method", "lora_rank")
 """Keys of ``[learn]`` that a draft may override."""
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the validated options. Raises BadInput for an unknown key, or a value out of range."""
-    for key, value in options.items():
-        if key not in KEYS:
-            raise BadInput(reason=f"A draft has no option {key!r} of its own; known: {', '.join(KEYS)}.")
-        if key == "method" and value not in METHODS:
-            raise BadInput(reason=f"{value!r} is no method of training; known: {', '.join(METHODS)}.")
-        if key == "lora_rank" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise BadInput(reason=f"{value!r} is no rank of an adapter; give a whole number from 1 on.")
+    if unknown := sorted(set(options) - set(KEYS)):
+        raise BadInput(reason=f"A draft has no option {unknown[0]!r} of its own; known: {', '.join(KEYS)}.")
+    try:
+        LearnSettings.model_validate(dict(options), strict=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise BadInput(reason=f"{problem['input']!r} is no {problem['loc'][0]} of a draft: {problem['msg']}.") from None
     return dict(options)
 
 
