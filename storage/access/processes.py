@@ -141,7 +141,7 @@ class ProcessRegistry(Generic[P]):
 
     def _write(self, session: Session, process: P, asked: Mapping[str, Any]) -> Any:
         """Write a process's row, with what is ``asked`` of it, and forget those that have long gone."""
-        row = session.merge(self.row(**plain(asdict(process) | asked)))
+        row = session.merge(self.row(**plain({**asdict(process), **asked})))
         long_gone = self.row.gone_at < records.now() - FORGET_SECONDS
         self._forget(session, session.scalars(select(self.row.id).where(long_gone)).all())
         session.flush()

@@ -46,6 +46,9 @@ class Swept:
     bytes: int
 
 
+Sweep = list[Swept]
+
+
 class Place(Protocol):
     """A folder in which files are kept. Paths are relative to it, parts separated by /.
 
@@ -148,20 +151,20 @@ class LocalFolder:
 
     def sweep(
         self, ours: re.Pattern[str], is_known: Callable[[str], bool], known: Container[str] = ()
-    ) -> list[Swept]:
+    ) -> Sweep:
         """Delete files of such names, and unfinished ones, that nothing refers to and no live process holds.
 
         They lie one folder deep; others are left alone, and so are ``known`` ones, without a closer look. ``is_known``
         is asked once a file is locked: a live writer has committed by then.
         """
-        swept = []
+        swept: Sweep = []
         for path in sorted(self.folder.glob("*/*")) + sorted(self.folder.glob("*/.*")):
             is_ours = ours.fullmatch(path.name) or (path.name.startswith(".") and path.name.endswith(ASIDE))
             if is_ours and path.relative_to(self.folder).as_posix() not in known:
                 swept += self._sweep_one(path, is_known)
         return swept
 
-    def _sweep_one(self, path: Path, is_known: Callable[[str], bool]) -> list[Swept]:
+    def _sweep_one(self, path: Path, is_known: Callable[[str], bool]) -> Sweep:
         with seized(path) as free, writing(path):
             if not free or is_known(path.relative_to(self.folder).as_posix()):
                 return []

@@ -47,10 +47,10 @@ class Base(DeclarativeBase):
     }
 
 
-def record_of(kind: type[R], row: Base, **others: Any) -> R:
+def record_of(record: type[R], row: Base, /, **others: Any) -> R:
     """Return a row as a record with fields of the same names; ``others`` are those that mean more than the column."""
-    names = (each.name for each in fields(kind) if each.name not in others)  # type: ignore[arg-type]
-    return kind(**{name: getattr(row, name) for name in names}, **others)
+    names = (each.name for each in fields(record) if each.name not in others)  # type: ignore[arg-type]
+    return record(**{name: getattr(row, name) for name in names}, **others)
 
 
 def table_of(row: type[Base]) -> Table:
