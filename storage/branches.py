@@ -42,7 +42,7 @@ class Branches:
         """Number of branches."""
         return len(self.begins)
 
-    def of(self) -> npt.NDArray[np.int64]:
+    def branch_numbers(self) -> npt.NDArray[np.int64]:
         """Return the branch that each token belongs to: (n,)."""
         return np.repeat(np.arange(self.count), self.lengths)
 
@@ -61,7 +61,7 @@ class Branches:
         """Return the branches that ``kept`` (r,) selects; None where it selects none."""
         if not kept.any():
             return None
-        there = kept[self.of()]
+        there = kept[self.branch_numbers()]
         return Branches(
             self.begins[kept], self.lengths[kept], self.tokens[there], self.topk_ids[there],
             self.topk_logprobs[there], self.outside[there],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +56,7 @@ def answered(
             some = answers(pair, settings, prompts, sampling, most)
             kept = _up_to(some, positions) if path == learn else some
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_export(path, partial(iter, [kept]), overwrite=True)
+            write_export(path, [kept], overwrite=True)
     both = [[each for batch in read_export(path) for each in batch] for path in (learn, test)]
     return AnsweredSet(learn, both[1], sum(map(len, both[0])))
 

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from benchmarks.distil.texts import answers
@@ -72,7 +71,7 @@ def _answered(
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             some = answers(pair, settings, prompts[first : first + PART], GREEDY, most)
-            write_export(path, partial(iter, [some]), overwrite=False)
+            write_export(path, [some], overwrite=False)
         samples += [each for batch in read_export(path) for each in batch]
     return samples
 

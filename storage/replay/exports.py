@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from storage.errors import BadExport, BadInput, CannotDecrypt
@@ -25,43 +24,26 @@ class Exported:
 
 
 def write_export(
-    path: Path, read: Callable[[], Iterable[list[RequestSamples]]], cipher: Cipher | None = None, *, overwrite: bool,
-    hidden: bool = False,
-) -> Exported:  # fmt: skip
-    """Stream the batches that ``read`` yields into one Parquet file, a row group each, written aside and renamed.
-    ``hidden``: with a column of hidden states.
+    path: Path, batches: Iterable[list[RequestSamples]], cipher: Cipher | None = None, *, overwrite: bool
+) -> Exported:
+    """Stream batches into one Parquet file, a row group each, written aside and renamed.
 
-    Where a request has branches the file is begun anew, with columns for them: without, older releases can read it.
     Raises BadInput when the file exists, StoreWriteFailed.
     """
-    if path.exists() and not overwrite:
-        raise BadInput(reason=f"{path} exists; give another name or allow it to be replaced.")
-    with TemporaryPath(path.parent, path.name) as aside, writing(path):
-        write = partial(_write, aside.path, cipher=cipher, hidden=hidden)
-        counts = write(read(), branches=False) or write(read(), branches=True)
-        assert counts is not None
-        sync_path(aside.path)
-        aside.rename(path)
-    return Exported(path, *counts, path.stat().st_size)
-
-
-def _write(
-    path: Path, batches: Iterable[list[RequestSamples]], *, cipher: Cipher | None, hidden: bool, branches: bool
-) -> tuple[int, int] | None:
-    """Return the numbers of requests and positions; None where some have branches, and there are no columns for
-    them."""
     import pyarrow.parquet as pq
 
+    if path.exists() and not overwrite:
+        raise BadInput(reason=f"{path} exists; give another name or allow it to be replaced.")
     requests = positions = 0
-    options = segments.writer_options(cipher, hidden=hidden, branches=branches)
-    with pq.ParquetWriter(path, segments.schema(hidden=hidden, branches=branches), **options) as writer:
-        for batch in filter(None, batches):
-            if not branches and segments.have_branches(batch):
-                return None
-            writer.write_table(segments.table(batch, hidden=hidden, branches=branches))
-            requests += len(batch)
-            positions += sum(len(samples) for samples in batch)
-    return requests, positions
+    with TemporaryPath(path.parent, path.name) as aside, writing(path):
+        with pq.ParquetWriter(aside.path, segments.schema(), **segments.writer_options(cipher)) as writer:
+            for batch in filter(None, batches):
+                writer.write_table(segments.table(batch))
+                requests += len(batch)
+                positions += sum(len(samples) for samples in batch)
+        sync_path(aside.path)
+        aside.rename(path)
+    return Exported(path, requests, positions, path.stat().st_size)
 
 
 @dataclass(frozen=True, slots=True)

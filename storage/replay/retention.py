@@ -50,16 +50,16 @@ def decide(kept: Iterable[IndexedRequest], settings: RetentionSettings, now: flo
         routes[one.route].append(one)
     doomed: Doomed = {}
     for route, rows in sorted(routes.items()):
-        doomed |= of_route(rows, settings.of(route), now)
+        doomed |= ended_on_route(rows, settings.for_route(route), now)
     if settings.total_bytes is not None:
         left = {route: [one for one in rows if one.request_id not in doomed] for route, rows in routes.items()}
         allotted = allot({route: _sum(rows, _bytes) for route, rows in left.items()}, settings.total_bytes)
         for route, rows in left.items():
-            doomed |= _fit(rows, settings.of(route), allotted[route], _bytes, "total_bytes")
+            doomed |= _fit(rows, settings.for_route(route), allotted[route], _bytes, "total_bytes")
     return doomed
 
 
-def of_route(rows: Rows, limits: Limits, now: float) -> Doomed:
+def ended_on_route(rows: Rows, limits: Limits, now: float) -> Doomed:
     """Return the requests to delete on one route."""
     doomed: Doomed = {}
 

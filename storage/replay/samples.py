@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import bindparam, exists, insert, select
+from sqlalchemy import bindparam, insert, select
 
 from storage.access.tenants import TenantLedger, usable_for
 from storage.errors import BadInput, SegmentDamaged, StoreError
@@ -217,9 +217,7 @@ class SampleStore:
         query = select(SampleRow.request_id).where(*wanted).order_by(SampleRow.created_at, SampleRow.request_id)
         with self._db.session(read_only=True) as session:
             ids = list(session.scalars(query))
-            hidden = bool(session.scalar(select(exists().where(*wanted, SampleRow.hidden_bytes > 0))))
-        read, cipher = (lambda: map(self.read, chunks(ids, 64))), self.files.cipher
-        return write_export(Path(path), read, cipher, overwrite=overwrite, hidden=hidden)
+        return write_export(Path(path), map(self.read, chunks(ids, 64)), self.files.cipher, overwrite=overwrite)
 
     def import_file(self, path: Path) -> ImportResult:
         """Store every request of an exported file under its own id, route and tenant; known ones stay as they are.

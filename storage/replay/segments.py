@@ -19,12 +19,11 @@ outside            list<float>         (m,) probability outside the k
 acceptance         list<float>         (m,) min(1, p/q) of the drafted token, NaN where none was; empty where it was
                                        not kept; each is a float16 exactly
 target             string              digest of the target that answered
-hidden_states      list<float>         (m · D,) the target's last hidden states, position after position; each is a
-                                       float16 exactly. Only in files of requests of which they were kept
+hidden_states      list<float>         (m · D,) the target's last hidden states, position after position; empty where
+                                       they were not kept; each is a float16 exactly
 =================  ==================  ====================================================================
 
-Segments of older versions lack ``acceptance`` or ``target``; they are read as if it was not kept. Where requests have
-branches (:class:`storage.branches.Branches`), the format is 4 and there are more columns:
+Where requests have branches (:class:`storage.branches.Branches`), these are not empty:
 
 ====================  ===========  ========================================================================
 branch_begins         list<int32>  (r,) where a branch leaves the text
@@ -34,6 +33,9 @@ branch_topk_ids       list<int32>  (n · k,) the target's after each, likeliest 
 branch_topk_logprobs  list<float>  (n · k,) natural logarithms; each is a float16 exactly
 branch_outside        list<float>  (n,) probability outside the k
 ====================  ===========  ========================================================================
+
+A file may lack ``acceptance``, ``target``, ``hidden_states`` and the columns of branches; it is read as if they were
+empty.
 
 Numbers are split by byte before zstd, which is smaller than a dictionary and faster; half of a float16's bytes in a
 float are zeros and cost nothing, and DuckDB, Polars and others read them where they do not read halves. Every page
@@ -59,6 +61,7 @@ from storage.records import RequestSamples
 
 Array = npt.NDArray[Any]
 
+SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
 LISTS: dict[str, type[np.generic]] = {  # types as stored
     "tokens": np.int32,
     "positions": np.int32,
@@ -68,10 +71,7 @@ LISTS: dict[str, type[np.generic]] = {  # types as stored
     "topk_logprobs": np.float32,
     "outside": np.float32,
     "acceptance": np.float32,
-}
-HIDDEN = "hidden_states"
-"""The column that is there where hidden states were kept."""
-BRANCHES: dict[str, type[np.generic]] = {
+    "hidden_states": np.float32,
     "branch_begins": np.int32,
     "branch_lengths": np.int32,
     "branch_tokens": np.int32,
@@ -79,23 +79,16 @@ BRANCHES: dict[str, type[np.generic]] = {
     "branch_topk_logprobs": np.float32,
     "branch_outside": np.float32,
 }
-"""Further lists of a segment whose requests have branches, named by the record's fields."""
-READ: dict[str, type[np.generic]] = {
-    "topk_logprobs": np.float16, "acceptance": np.float16, HIDDEN: np.float16, "branch_topk_logprobs": np.float16
-}  # fmt: skip
+BRANCH = "branch_"
+"""Prefix of the lists that are fields of a request's branches."""
+READ = dict.fromkeys(("topk_logprobs", "acceptance", "hidden_states", "branch_topk_logprobs"), np.float16)
 """Types of a record's arrays where they differ from the stored ones."""
+LATER = ("acceptance", "target", "hidden_states", *(name for name in LISTS if name.startswith(BRANCH)))
+"""Columns that a file may lack."""
 
-LATER = ("acceptance", "target", HIDDEN)
-"""Columns that segments of older versions, or without hidden states, lack."""
-
-FORMAT, FORMAT_WITH_HIDDEN, FORMAT_WITH_BRANCHES = 2, 3, 4
-"""Format version, raised when readers of the format before cannot read what is written: those of 2 do not know hidden
-states, those of 3 no branches."""
+FORMAT = 4
+"""Format version, raised when readers of the format before cannot read what is written."""
 FORMAT_KEY = "osd.segment"
-
-SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
-BRANCH_MARK = "branch_begins"
-"""The column by which a file with branches is known."""
 WRITE: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 1,
@@ -106,8 +99,6 @@ WRITE: dict[str, Any] = {
     },
 }
 """Options of the Parquet writer."""
-BRANCH_ENCODING = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in BRANCHES}
-HIDDEN_ENCODING = {f"{HIDDEN}.list.element": "BYTE_STREAM_SPLIT"}
 
 
 def encode(batch: Sequence[RequestSamples], cipher: Cipher | None = None) -> memoryview:
@@ -116,66 +107,43 @@ def encode(batch: Sequence[RequestSamples], cipher: Cipher | None = None) -> mem
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sink, kept = pa.BufferOutputStream(), {"hidden": keeps_hidden(batch), "branches": have_branches(batch)}
-    pq.write_table(table(batch, **kept), sink, **writer_options(cipher, **kept))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table(batch), sink, **writer_options(cipher))
     return memoryview(sink.getvalue())
 
 
-def keeps_hidden(batch: Sequence[RequestSamples]) -> bool:
-    """Return whether hidden states of any of these were kept."""
-    return any(samples.hidden_states is not None for samples in batch)
+def writer_options(cipher: Cipher | None) -> dict[str, Any]:
+    """Return the Parquet writer's options for one file."""
+    return WRITE if cipher is None else WRITE | cipher.for_writing()
 
 
-def have_branches(batch: Sequence[RequestSamples]) -> bool:
-    """Return whether any of these has branches."""
-    return any(samples.branches is not None for samples in batch)
-
-
-def writer_options(cipher: Cipher | None, *, hidden: bool = False, branches: bool = False) -> dict[str, Any]:
-    """Return the Parquet writer's options for one file, with or without columns of hidden states and of branches."""
-    own = (HIDDEN_ENCODING if hidden else {}) | (BRANCH_ENCODING if branches else {})
-    options = WRITE | {"column_encoding": WRITE["column_encoding"] | own} if own else WRITE
-    return options if cipher is None else options | cipher.for_writing()
-
-
-def schema(*, hidden: bool = False, branches: bool = False) -> Any:
-    """Return the Arrow schema of a segment, with or without columns of hidden states and of branches."""
+def schema() -> Any:
+    """Return the Arrow schema of a segment."""
     import pyarrow as pa
 
     fields = [(name, pa.string()) for name in SCALARS[:4]]
-    fields += [("created_at", pa.float64()), ("prompt_len", pa.int32()), ("k", pa.int32())]
+    fields += [("created_at", pa.float64()), ("prompt_len", pa.int32()), ("k", pa.int32()), ("target", pa.string())]
     fields += [(name, pa.list_(pa.from_numpy_dtype(dtype))) for name, dtype in LISTS.items()]
-    fields.append(("target", pa.string()))
-    if hidden:
-        fields.append((HIDDEN, pa.list_(pa.float32())))
-    if branches:
-        fields += [(name, pa.list_(pa.from_numpy_dtype(dtype))) for name, dtype in BRANCHES.items()]
-    written = FORMAT_WITH_BRANCHES if branches else FORMAT_WITH_HIDDEN if hidden else FORMAT
-    return pa.schema(fields, metadata={FORMAT_KEY: str(written)})
+    return pa.schema(fields, metadata={FORMAT_KEY: str(FORMAT)})
 
 
-def table(batch: Sequence[RequestSamples], *, hidden: bool = False, branches: bool = False) -> Any:
-    """Return the batch as an Arrow table, with or without columns of hidden states and of branches. Raises BadInput."""
+def table(batch: Sequence[RequestSamples]) -> Any:
+    """Return the batch as an Arrow table. Raises BadInput."""
     import pyarrow as pa
 
     for samples in batch:
         require_shapes(samples)
-    columns: list[Any] = [[getattr(samples, name) for samples in batch] for name in SCALARS]
-    columns.append([samples.topk_ids.shape[1] for samples in batch])
+    columns: dict[str, Any] = {name: [getattr(samples, name) for samples in batch] for name in (*SCALARS, "target")}
+    columns["k"] = [samples.topk_ids.shape[1] for samples in batch]
     for name, dtype in LISTS.items():
-        columns.append(_list_column([getattr(samples, name) for samples in batch], dtype))
-    columns.append([samples.target for samples in batch])
-    if hidden:
-        columns.append(_list_column([samples.hidden_states for samples in batch], np.float32))
-    for name, dtype in BRANCHES.items() if branches else ():
-        columns.append(_list_column([_of_branches(samples, name) for samples in batch], dtype))
-    fields = schema(hidden=hidden, branches=branches)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
-    return pa.table(arrays, schema=fields)
+        columns[name] = _list_column([_array(samples, name) for samples in batch], dtype)
+    return pa.table({field.name: pa.array(columns[field.name], field.type) for field in schema()}, schema=schema())
 
 
-def _of_branches(samples: RequestSamples, name: str) -> Array | None:
-    return None if samples.branches is None else getattr(samples.branches, name.removeprefix("branch_"))
+def _array(samples: RequestSamples, name: str) -> Array | None:
+    """Return the array of a request's list; None where it was not kept."""
+    owner = samples.branches if name.startswith(BRANCH) else samples
+    return None if owner is None else getattr(owner, name.removeprefix(BRANCH))
 
 
 def _list_column(arrays: Sequence[Array | None], dtype: type[np.generic]) -> Any:
@@ -197,7 +165,7 @@ def require_shapes(samples: RequestSamples) -> None:
     flat &= states is None or (states.ndim == 2 and len(states) == m)
     wide = samples.topk_ids.ndim == 2 and len(samples.topk_ids) == m
     if not (flat and wide and samples.topk_logprobs.shape == samples.topk_ids.shape and samples.tokens.ndim == 1):
-        shapes = {name: getattr(getattr(samples, name), "shape", None) for name in (*LISTS, HIDDEN)}
+        shapes = {name: getattr(getattr(samples, name), "shape", None) for name in LISTS if not name.startswith(BRANCH)}
         raise BadInput(reason=f"The samples of request {samples.request_id} have shapes that do not fit: {shapes}.")
     wrong = samples.branches and samples.branches.misfit(len(samples.tokens), samples.topk_ids.shape[1])
     if wrong:
@@ -212,11 +180,10 @@ def require_schema(found: Any) -> None:
     """Raise ValueError for columns that osd does not write, as the file's list of them has no checksum, or
     NewerFormat."""
     written = (found.metadata or {}).get(FORMAT_KEY.encode(), b"1").decode(errors="replace")
-    if written.isdecimal() and int(written) > FORMAT_WITH_BRANCHES:
-        raise NewerFormat(f"It is of format {written}, and this osd reads up to {FORMAT_WITH_BRANCHES}.")
+    if written.isdecimal() and int(written) > FORMAT:
+        raise NewerFormat(f"It is of format {written}, and this osd reads up to {FORMAT}.")
     theirs = {field.name: field.type for field in found}
-    ours = schema(hidden=True, branches=BRANCH_MARK in theirs)
-    if theirs != {each.name: each.type for each in ours if each.name in theirs or each.name not in LATER}:
+    if theirs != {each.name: each.type for each in schema() if each.name in theirs or each.name not in LATER}:
         raise ValueError(f"its columns are not a segment's: {', '.join(found.names)}")
 
 
@@ -262,8 +229,8 @@ def _records(found: Any) -> list[RequestSamples]:
     scalars = [whole[name].to_pylist() for name in SCALARS]
     widths = whole["k"].to_pylist()
     targets = whole["target"].to_pylist() if "target" in whole.column_names else [None] * len(widths)
-    kept = {n: dtype for n, dtype in (LISTS | {HIDDEN: np.float32} | BRANCHES).items() if n in whole.column_names}
-    lists = {name: split_rows(whole[name], READ.get(name, dtype)) for name, dtype in kept.items()}
+    kept = {name: READ.get(name, dtype) for name, dtype in LISTS.items() if name in whole.column_names}
+    lists = {name: split_rows(whole[name], dtype) for name, dtype in kept.items()}
     return [
         _to_record(values, {name: arrays[row] for name, arrays in lists.items()}, widths[row], targets[row])
         for row, values in enumerate(zip(*scalars, strict=True))
@@ -283,15 +250,14 @@ def split_rows(column: Any, dtype: type[np.generic] | None = None) -> list[Array
 
 
 def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int, target: str | None) -> RequestSamples:
-    own = {name.removeprefix("branch_"): arrays.pop(name) for name in BRANCHES if name in arrays}
+    own = {name.removeprefix(BRANCH): arrays.pop(name) for name in LISTS if name.startswith(BRANCH) and name in arrays}
+    m = len(arrays["positions"])
     for name in ("topk_ids", "topk_logprobs"):
-        arrays[name] = arrays[name].reshape(len(arrays["positions"]), k)
-    if len(arrays.get("acceptance", ())) != len(arrays["positions"]):
+        arrays[name] = arrays[name].reshape(m, k)
+    if len(arrays.get("acceptance", ())) != m:
         arrays["acceptance"] = None
-    if len(states := arrays.get(HIDDEN, ())):
-        arrays[HIDDEN] = states.reshape(len(arrays["positions"]), -1)
-    else:
-        arrays[HIDDEN] = None
+    states = arrays.get("hidden_states", ())
+    arrays["hidden_states"] = states.reshape(m, -1) if len(states) else None
     return replace(RequestSamples(*values, **arrays), target=target, branches=_to_branches(own, k))
 
 
@@ -306,18 +272,15 @@ def _to_branches(own: dict[str, Any], k: int) -> Branches | None:
 def shares(batch: Sequence[RequestSamples]) -> Array:
     """Return each request's share of the segment's bytes, by its element count before compression; (requests,), sums to
     1."""
-    raw = np.array([1 + _nbytes(s, *LISTS, HIDDEN) + _branch_bytes(s) for s in batch], np.float64)
+    raw = np.array([_nbytes(samples, *LISTS) for samples in batch], np.float64)
     return np.asarray(raw / raw.sum())
 
 
 def hidden_share(samples: RequestSamples) -> float:
     """Return the part that hidden states have in a request's bytes, by the same count."""
-    return _nbytes(samples, HIDDEN) / (1 + _nbytes(samples, *LISTS, HIDDEN) + _branch_bytes(samples))
+    return (_nbytes(samples, "hidden_states") - 1) / _nbytes(samples, *LISTS)
 
 
 def _nbytes(samples: RequestSamples, *names: str) -> int:
-    return sum(getattr(getattr(samples, name), "nbytes", 0) for name in names)
-
-
-def _branch_bytes(samples: RequestSamples) -> int:
-    return sum(getattr(_of_branches(samples, name), "nbytes", 0) for name in BRANCHES)
+    """Return the bytes of a request's lists, and one, as no request is without any."""
+    return 1 + sum(getattr(_array(samples, name), "nbytes", 0) for name in names)

@@ -96,7 +96,7 @@ class RetentionSettings(Limits):
     compact_requests: int = Field(default=256, ge=2)
     """Small segments are put together into segments of so many requests at most."""
 
-    def of(self, route: str) -> Limits:
+    def for_route(self, route: str) -> Limits:
         """Return the limits of one route."""
         own = self.routes.get(route)
         changes = {} if own is None else {name: getattr(own, name) for name in own.model_fields_set}
@@ -105,7 +105,7 @@ class RetentionSettings(Limits):
     @property
     def keeps_all(self) -> bool:
         """Whether no policy is set at all."""
-        limits = [self.of(route) for route in ("", *self.routes)]
+        limits = [self.for_route(route) for route in ("", *self.routes)]
         return self.total_bytes is None and not any(
             one.requests or one.bytes or one.age_seconds or one.duplicates or one.release for one in limits
         )

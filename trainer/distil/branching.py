@@ -49,7 +49,7 @@ def unfold(samples: RequestSamples) -> list[RequestSamples]:
     if branches is None:
         return [samples]
     texts = enumerate(branches.texts(samples.tokens))
-    own = [_as_request(samples, branches, text, branches.of() == number) for number, text in texts]
+    own = [_as_request(samples, branches, text, branches.branch_numbers() == number) for number, text in texts]
     return [without_branches(samples)] * bool(len(samples)) + own
 
 
@@ -72,7 +72,7 @@ def visible(samples: RequestSamples, size: int) -> npt.NDArray[np.bool_]:
     seen = np.eye(size, dtype=bool)
     seen[:text, :text] = np.tri(text, dtype=bool)
     if samples.branches is not None:
-        of, begins = samples.branches.of(), samples.branches.begins
+        of, begins = samples.branches.branch_numbers(), samples.branches.begins
         seen[text:fed, :text] = np.arange(text) < begins[of][:, None]
         seen[text:fed, text:fed] = np.tri(len(of), dtype=bool) & (of[:, None] == of)
     return seen
@@ -84,7 +84,7 @@ def places(samples: RequestSamples, size: int) -> npt.NDArray[np.int64]:
     text, branches = text_length(samples), samples.branches
     found[:text] = np.arange(text)
     if branches is not None:
-        found[text : text + len(branches)] = branches.begins[branches.of()] + branches.within()
+        found[text : text + len(branches)] = branches.begins[branches.branch_numbers()] + branches.within()
     return found
 
 

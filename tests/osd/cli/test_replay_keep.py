@@ -8,7 +8,7 @@ import pytest
 
 from osd.drafters.ngram.files import keep_table
 from osd.drafters.ngram.table import Table, TableSettings
-from storage.replay.segments import FORMAT_KEY, FORMAT_WITH_BRANCHES
+from storage.replay.segments import FORMAT, FORMAT_KEY
 from tests.osd.cli.conftest import samples
 
 
@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_imported_leaves_nothing(osd, filled, tmp_path, ki
     osd("replay", "purge", "--all", "--yes")
     if kind == "newer":
         found = pq.read_table(path)
-        pq.write_table(found.replace_schema_metadata({FORMAT_KEY: str(FORMAT_WITH_BRANCHES + 1)}), path)
+        pq.write_table(found.replace_schema_metadata({FORMAT_KEY: str(FORMAT + 1)}), path)
     elif kind == "damaged":
         path.write_bytes(path.read_bytes()[:-40])
     elif kind == "missing":
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_imported_leaves_nothing(osd, filled, tmp_path, ki
         pq.write_table(pq.read_table(path).select(["tokens"]), path)
     done = osd("replay", "import", path)
     assert (done.exit_code, done.stdout) == (2, "")
-    newer = f"of format {FORMAT_WITH_BRANCHES + 1}, and this osd reads up to {FORMAT_WITH_BRANCHES}"
+    newer = f"of format {FORMAT + 1}, and this osd reads up to {FORMAT}"
     words = {"newer": newer, "missing": "no such file"}
     assert words.get(kind, "no whole file of `osd replay export`") in done.stderr
     assert "Nothing was kept" in done.stderr

@@ -56,7 +56,7 @@ def test_every_token_behind_a_refusal_carries_what_the_target_says_after_it(
             samples.kinds == 1
         ].tolist()
         for number, text in enumerate(branches.texts(samples.tokens)):
-            own = np.flatnonzero(branches.of() == number)
+            own = np.flatnonzero(branches.branch_numbers() == number)
             logits = pair.target.module(torch.tensor([text.tolist()])).logits[0, -len(own) :]
             top = logits.log_softmax(-1).topk(branches.topk_ids.shape[1])
             assert np.allclose(branches.topk_logprobs[own].astype(np.float32), top.values, atol=1e-2)

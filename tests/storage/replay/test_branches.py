@@ -7,7 +7,6 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from storage.branches import Branches, joined
@@ -49,18 +48,10 @@ def test_a_segment_holds_branches_of_some_of_its_requests() -> None:
     require_equal(segments.decode(BytesIO(segments.encode(both()))), both())
 
 
-def test_a_segment_without_any_is_what_older_releases_read(tmp_path: Path) -> None:
-    for some, expected in ((both()[:1], b"2"), (both(), b"4")):
-        (tmp_path / "one.parquet").write_bytes(segments.encode(some))
-        found = pq.read_schema(tmp_path / "one.parquet")
-        assert found.metadata[segments.FORMAT_KEY.encode()] == expected
-        assert ("branch_tokens" in found.names) == (expected == b"4")
-
-
 @pytest.mark.parametrize("first", [0, 1])
-def test_an_export_has_columns_for_them_where_a_request_has_some(tmp_path: Path, first: int) -> None:
+def test_an_export_has_them(tmp_path: Path, first: int) -> None:
     batches = [[each] for each in both()[:1] * first + both()]
-    done = write_export(tmp_path / "all.parquet", lambda: batches, overwrite=False)
+    done = write_export(tmp_path / "all.parquet", batches, overwrite=False)
     assert done.requests == 3 + first
     found = [each for group in segments.decode_groups(tmp_path / "all.parquet") for each in group]
     require_equal(found, [each for batch in batches for each in batch])
@@ -88,7 +79,7 @@ def test_branches_that_do_not_fit_are_refused(change: dict[str, np.ndarray], sai
 
 def test_the_parts_of_branches() -> None:
     whole = branches(1, (2, 3))
-    assert whole.of().tolist() == [0, 0, 1, 1, 1] and whole.within().tolist() == [0, 1, 0, 1, 2]
+    assert whole.branch_numbers().tolist() == [0, 0, 1, 1, 1] and whole.within().tolist() == [0, 1, 0, 1, 2]
     second = whole.where(np.array([False, True]))
     assert second is not None and second.tokens.tolist() == whole.tokens[2:].tolist()
     assert whole.where(np.array([False, False])) is None and joined([]) is None

@@ -119,7 +119,7 @@ def test_offline_distillation_draws_anew_in_each_epoch(tmp_path: Path, settings:
     for name, model in (("target", target), ("draft", draft)):
         model.save_pretrained(tmp_path / name)
     samples = answers(target, random_prompts(16), new=12)
-    write_export(tmp_path / "samples.parquet", lambda: [samples], overwrite=False)
+    write_export(tmp_path / "samples.parquet", [samples], overwrite=False)
     own = settings.changed(learn={"sampling": sampling, "epochs": 8}, storage={"top_k": 8})
     chosen, drawn = Selection(samples=tmp_path / "samples.parquet"), DrawnWith(str(tmp_path / "target"), Sampling(1.0))
     done = distil_offline(own, tmp_path / "draft", tmp_path / "out", chosen, drawn=drawn)
@@ -129,7 +129,7 @@ def test_offline_distillation_draws_anew_in_each_epoch(tmp_path: Path, settings:
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path, settings: Settings) -> None:
-    write_export(tmp_path / "samples.parquet", lambda: [answers(tiny_llama(1), random_prompts(2))], overwrite=False)
+    write_export(tmp_path / "samples.parquet", [answers(tiny_llama(1), random_prompts(2))], overwrite=False)
     tiny_llama(2).save_pretrained(tmp_path / "draft")
     chosen, out = Selection(samples=tmp_path / "samples.parquet"), tmp_path / "out"
     with pytest.raises(BadInput, match="Teacher sampling learns the recorded texts"):

@@ -46,7 +46,7 @@ def test_each_request_is_claimed_exactly_once(
     machine, draft_folder: Path, all_answers: list[RequestSamples], tmp_path: Path
 ) -> None:
     everybody = [replace(each, request_id=new_id(), created_at=now()) for each in all_answers[:REQUESTS]]
-    write_export(tmp_path / "all.parquet", lambda: [everybody], overwrite=False)
+    write_export(tmp_path / "all.parquet", [everybody], overwrite=False)
     to_train = {each.request_id for each in everybody if not is_held_out(each, HOLDOUT)}
     with ExitStack() as stack:
         store = stack.enter_context(open_store(load_settings(machine("me"))))
