@@ -8,9 +8,7 @@ Training against serving as in A.9.2. Prompts cost the same with and without a d
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +23,10 @@ from storage.records import ratio
 from storage.sql.database import Database
 from storage.sql.outcome_tables import OutcomeRow
 from storage.sql.tables import DraftRow, VersionRow
+from storage.versions.feature_kinds import read_header
 
 BITS = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "F16": 16, "BF16": 16, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8}
 BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "U32": 32, "U64": 64}
-LONGEST_HEADER = 100_000_000
-"""Bytes of the longest header that the format allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +50,13 @@ def model_size(folder: Path) -> ModelSize | None:
 def _tensors(file: Path) -> list[tuple[int, int]]:
     """Return (number of elements, bits of each) of every tensor in a file."""
     try:
-        with file.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            if length > LONGEST_HEADER:
-                raise ValueError(f"its header claims {length} bytes")
-            header = json.loads(opened.read(length))
+        header = read_header(file)[1]
         return [
             (math.prod(tensor["shape"]), BITS[tensor["dtype"]])
             for name, tensor in header.items()
             if name != "__metadata__"
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelFileDamaged(
             path=file, what="a safetensors file", reason=f"its header cannot be read ({error})"
         ) from error

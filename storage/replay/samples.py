@@ -22,10 +22,9 @@ from storage.files.places import LocalFolder, Swept
 from storage.records import RequestSamples
 from storage.replay import sample_index
 from storage.replay.exports import Exported, ImportResult, read_export, write_export
-from storage.replay.purge import Purged, Purger
+from storage.replay.purge import Purged, Purger, sweep_segments
 from storage.replay.sample_index import ReplayStats, Waiting, routed_to
 from storage.replay.segment_files import NewSegment, SegmentFiles
-from storage.replay.sweep import sweep_segments
 from storage.routes.route_names import under_present_names
 from storage.settings import EVERYTHING, PrivacySettings
 from storage.sql.database import Database, chunks

@@ -1,10 +1,10 @@
-"""Tells which kind of feature draft a folder holds, by its config.json and the names in its safetensors' headers."""
+"""Headers of safetensors files, and which kind of feature draft a folder holds by them and its config.json."""
 
 from __future__ import annotations
 
 import json
 import re
-import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +43,21 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _mixing_shape(folder: Path) -> list[int] | None:
     for path in sorted(folder.glob("*.safetensors")):
-        for name, facts in _header(path).items():
-            if _MIXING.match(name):
-                return list(facts["shape"])
+        with suppress(OSError, ValueError):  # it is none, which whoever loads it says
+            for name, facts in read_header(path)[1].items():
+                if _MIXING.match(name):
+                    return list(facts["shape"])
     return None
 
 
-def _header(path: Path) -> dict[str, Any]:
-    """Return what a safetensors file says of its tensors; nothing where it is none."""
-    try:
-        with path.open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))
-            found = json.loads(file.read(size)) if size <= LARGEST_HEADER else {}
-    except (OSError, ValueError, struct.error):
-        return {}
-    return found if isinstance(found, dict) else {}
+def read_header(path: Path) -> tuple[int, dict[str, Any]]:
+    """Return the length of a safetensors file's header, and what it says of the tensors. Raises OSError, and ValueError
+    for another file."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > LARGEST_HEADER:
+            raise ValueError(f"its header claims {length} bytes")
+        found = json.loads(file.read(length))
+    if not isinstance(found, dict):
+        raise ValueError("its header is no table")
+    return length, found

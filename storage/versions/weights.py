@@ -25,7 +25,7 @@ from typing import Any
 from storage.errors import ModelNotLoaded, StoreWriteFailed, WeightsDamaged
 from storage.files.files import sync_path, writing
 from storage.sql.drivers import plain
-from storage.versions.feature_kinds import feature_kind
+from storage.versions.feature_kinds import feature_kind, read_header
 
 PROVENANCE = "osd.json"
 MARKER = "READY"
@@ -122,12 +122,9 @@ def seal(folder: Path) -> str:
 
 def require_whole(path: Path) -> None:
     """Raise StoreWriteFailed unless the safetensors file is as long as its header says."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        size = path.stat().st_size
-        header = file.read(length) if length <= size else b""
+    size = path.stat().st_size
     try:
-        tensors = json.loads(header)
+        length, tensors = read_header(path)
         end = max((entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__"), default=0)
     except (ValueError, TypeError, KeyError):
         raise StoreWriteFailed(path=path, reason="it has no safetensors header") from None

@@ -21,7 +21,7 @@ from storage.files import files
 from storage.files.places import GRACE_SECONDS, LocalFolder
 from storage.records import Route
 from storage.replay import segments
-from storage.replay.sweep import take_orphan
+from storage.replay.purge import take_orphan
 from storage.store import Store
 from tests.storage.conftest import Clock
 from tests.storage.make import add_root, assert_same, at_once, samples, with_hidden
