@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sqlalchemy import ColumnElement, select, update
@@ -48,6 +48,23 @@ TAKEN_UNTIL = "taken_until"
 """Key in the settings of a run that claims nothing: creation time of the newest request that it took."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimTerms:
+    """When a run is due, what it may take, and how long its lease is."""
+
+    min_requests: int
+    """A run is due when so many requests wait."""
+    max_age_seconds: float
+    """It is due with fewer, when the oldest has waited so long."""
+    lease_seconds: float
+    max_requests: int | None = None
+    """It takes so many at most, and leaves the rest to the next run."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What it trains with, kept with the run."""
+    reason: RunReason | None = None
+    """Why ``min_requests`` are enough, kept with the run."""
+
+
 class RunLedger:
     """The training runs. One worker trains a draft at a time; a dead worker's claim is freed when its lease has run
     out."""
@@ -56,56 +73,31 @@ class RunLedger:
         self._db = db
         self._privacy = privacy
 
-    def claim(
-        self,
-        draft: str,
-        holder: str,
-        *,
-        min_requests: int,
-        max_age_seconds: float,
-        lease_seconds: float,
-        settings: Mapping[str, Any] | None = None,
-        max_requests: int | None = None,
-        retry: bool = True,
-        reason: RunReason | None = None,
-    ) -> TrainingRun | None:
-        """Claim the requests waiting for a draft, oldest first, and its lease, in one transaction.
+    def claim(self, draft: str, holder: str, terms: ClaimTerms, *, retry: bool = True) -> TrainingRun | None:
+        """Claim the requests waiting for a draft, oldest first, and its lease, in one transaction; None when nothing is
+        due.
 
-        None when nothing is due: fewer than ``min_requests`` wait and the oldest is younger than
-        ``max_age_seconds``. ``max_requests`` leaves the rest to the next run. Where nothing new is due, ``retry`` takes
-        some of those on which a run has failed (:mod:`storage.sql.suspects`). ``reason``: why the caller finds
-        ``min_requests`` enough, kept with the run. Raises LeaseHeld while another run's lease lives, UnknownDraft for a
-        draft without weights, DraftHeld for one that people hold.
+        Where nothing new is due, ``retry`` takes some of those on which a run has failed (:mod:`storage.sql.suspects`).
+        Raises LeaseHeld while another run's lease lives, UnknownDraft for a draft without weights, DraftHeld for one
+        that people hold.
         """
         with self._db.session() as session:
             current = _lock_current(session, draft)
-            require_free(session.get_one(DraftRow, draft))
             waiting = (*IS_WAITING, usable_for(session, draft, self._privacy), about(session, draft))
-            routes, facts, clean = routes_of(session, draft), dict(settings or {}), (*waiting, IS_CLEAN)
-            if due := _why_due(session, routes, clean, min_requests, max_age_seconds):
-                taken = [request_id for request_id, _ in oldest(session, routes, clean, max_requests)]
-                facts[BEGAN] = asdict(reason or due)
-            elif retry and (taken := half_of_a_group(session, routes, waiting, max_requests)):
+            routes, facts, clean = routes_of(session, draft), dict(terms.settings), (*waiting, IS_CLEAN)
+            if due := _why_due(session, routes, clean, terms):
+                taken = [request_id for request_id, _ in oldest(session, routes, clean, terms.max_requests)]
+                facts[BEGAN] = asdict(terms.reason or due)
+            elif retry and (taken := half_of_a_group(session, routes, waiting, terms.max_requests)):
                 facts |= {RETRY: True, BEGAN: asdict(AGAIN)}
             else:
                 return None
-            run = _begin(session, draft, holder, current, lease_seconds, facts, taken)
+            run = _begin(session, draft, holder, current, terms, facts, taken)
             for some in chunks(taken):
                 session.execute(update(SampleRow).where(SampleRow.request_id.in_(some)).values(claimed_by=run.id))
             return to_record(run)
 
-    def claim_beside(
-        self,
-        name: str,
-        draft: str,
-        holder: str,
-        *,
-        min_requests: int,
-        max_age_seconds: float,
-        lease_seconds: float,
-        settings: Mapping[str, Any] | None = None,
-        max_requests: int | None = None,
-    ) -> TrainingRun | None:
+    def claim_beside(self, name: str, draft: str, holder: str, terms: ClaimTerms) -> TrainingRun | None:
         """Claim as :meth:`claim` does, for ``name``, which learns from the same requests as ``draft`` (its acceptance
         head); where both are one, from those of the routes that the draft might serve and does not.
 
@@ -114,16 +106,15 @@ class RunLedger:
         """
         with self._db.session() as session:
             current = _lock_current(session, name)
-            require_free(session.get_one(DraftRow, name))
             routes = candidate_routes(session, draft) if name == draft else routes_of(session, draft)
             since = SampleRow.created_at > _taken_until(session, name)
             usable = usable_for(session, draft, self._privacy) & about(session, draft)
             new = (SampleRow.holdout.is_(False), SampleRow.set_aside.is_(None), since, usable)
-            if (due := _why_due(session, routes, new, min_requests, max_age_seconds)) is None:
+            if (due := _why_due(session, routes, new, terms)) is None:
                 return None
-            taken = oldest(session, routes, new, max_requests)
-            facts = {**(settings or {}), TAKEN_UNTIL: taken[-1][1], BEGAN: asdict(due)}
-            return to_record(_begin(session, name, holder, current, lease_seconds, facts, [each[0] for each in taken]))
+            taken = oldest(session, routes, new, terms.max_requests)
+            facts = {**terms.settings, TAKEN_UNTIL: taken[-1][1], BEGAN: asdict(due)}
+            return to_record(_begin(session, name, holder, current, terms, facts, [each[0] for each in taken]))
 
     def note_replayed(self, run: TrainingRun, request_ids: Sequence[str]) -> None:
         """Record the replayed requests of a run before it trains on them; `osd replay forget` looks them up.
@@ -188,22 +179,21 @@ class RunLedger:
 def _lock_current(session: Session, draft: str) -> str:
     """Return the version that a run starts from, with the draft locked and expired runs ended.
 
-    Raises UnknownDraft for a draft without weights.
+    Raises UnknownDraft for a draft without weights, LeaseHeld, DraftHeld.
     """
     current = lock_draft(session, draft).current_version
     if current is None:
         raise UnknownDraft(draft=draft, known=known_drafts(session))
     end_expired(session, draft)
+    require_free(session.get_one(DraftRow, draft))
     return current
 
 
-def _why_due(
-    session: Session, routes: Sequence[str], wanted: Wanted, min_requests: int, max_age_seconds: float
-) -> RunReason | None:
-    first = oldest(session, routes, wanted, min_requests)
-    if first and len(first) >= min_requests:
-        return RunReason("interval", f"{min_requests} requests or more waited")
-    if first and (age := records.now() - first[0][1]) >= max_age_seconds:
+def _why_due(session: Session, routes: Sequence[str], wanted: Wanted, terms: ClaimTerms) -> RunReason | None:
+    first = oldest(session, routes, wanted, terms.min_requests)
+    if first and len(first) >= terms.min_requests:
+        return RunReason("interval", f"{terms.min_requests} requests or more waited")
+    if first and (age := records.now() - first[0][1]) >= terms.max_age_seconds:
         return RunReason("age", f"the oldest request had waited {age:.0f} s")
     return None
 
@@ -218,14 +208,14 @@ def _taken_until(session: Session, name: str) -> float:
 
 
 def _begin(
-    session: Session, draft: str, holder: str, parent: str, lease_seconds: float, settings: Mapping[str, Any],
+    session: Session, draft: str, holder: str, parent: str, terms: ClaimTerms, settings: Mapping[str, Any],
     taken: list[str],
 ) -> RunRow:  # fmt: skip
     """Enter a run over the requests taken, and its lease."""
     now = records.now()
     run = RunRow(
         id=records.new_id(), draft=draft, holder=holder, state=RunState.CLAIMED.value, started_at=now, heartbeat_at=now,
-        lease_until=now + lease_seconds, parent=parent, request_ids=taken, replayed=[], tenants=[],
+        lease_until=now + terms.lease_seconds, parent=parent, request_ids=taken, replayed=[], tenants=[],
         settings=plain(settings), result={},
     )  # fmt: skip
     session.add(run)

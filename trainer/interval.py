@@ -20,16 +20,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
 
 from storage.insights.recent import judged_requests, traffic
 from storage.insights.statistics import difference, rate, saved_share
 from storage.names import draft_of
 from storage.records import RunState, TrainingRun
 from storage.routes.proposals import ProposalKind
-from storage.runs import BEGAN, RunReason
+from storage.runs import BEGAN, ClaimTerms, RunReason
 from storage.settings import Settings
 from storage.store import Store
 
@@ -44,17 +43,17 @@ def as_it_pays(settings: Settings) -> Settings:
     return settings.changed(trainer={"spare": True}) if auto else settings
 
 
-def claim_terms(store: Store, settings: Settings, draft: str) -> dict[str, Any]:
-    """Return the arguments of ``store.runs.claim``: when a run is due, what it may take, and its lease's length."""
+def claim_terms(store: Store, settings: Settings, draft: str) -> ClaimTerms:
+    """Return the terms on which a draft's run claims."""
     if settings.learn.interval_requests != "auto":
         return _terms(settings, settings.learn.interval_requests)
     reason = why_now(store, settings, draft)
     due = settings.learn.max_requests if reason is None else settings.gate.min_requests
-    return _terms(settings, due) | {"reason": reason}
+    return replace(_terms(settings, due), reason=reason)
 
 
-def head_terms(store: Store, settings: Settings, draft: str) -> dict[str, Any]:
-    """Return the arguments of ``store.runs.claim_beside`` for a draft's acceptance head."""
+def head_terms(store: Store, settings: Settings, draft: str) -> ClaimTerms:
+    """Return the terms on which a run of a draft's acceptance head claims."""
     return _terms(settings, head_interval(store, settings, draft))
 
 
@@ -66,15 +65,11 @@ def head_interval(store: Store, settings: Settings, draft: str) -> int:
     return max(settings.gate.min_requests, len(last.request_ids) if last else 0)
 
 
-def _terms(settings: Settings, min_requests: int) -> dict[str, Any]:
+def _terms(settings: Settings, min_requests: int) -> ClaimTerms:
     learn = settings.learn
-    return {
-        "min_requests": min_requests,
-        "max_age_seconds": math.inf if learn.interval_requests == "auto" else learn.max_age_seconds,
-        "max_requests": learn.max_requests,
-        "lease_seconds": settings.trainer.lease_seconds,
-        "settings": learn.model_dump(),
-    }
+    max_age = math.inf if learn.interval_requests == "auto" else learn.max_age_seconds
+    lease = settings.trainer.lease_seconds
+    return ClaimTerms(min_requests, max_age, lease, learn.max_requests, learn.model_dump())
 
 
 def why_now(store: Store, settings: Settings, draft: str) -> RunReason | None:

@@ -125,35 +125,25 @@ def candidate_routes(session: Session, draft: str) -> list[str]:
     return sorted(name for name, serving, others in rows if own in others and serving != own)
 
 
-def meeting(
-    *,
-    request_id: str | None = None,
-    segment: str | None = None,
-    route: str | None = None,
-    routes: Sequence[str] | None = None,
-    version: str | None = None,
-    tenant: str | None = None,
-    target: str | None = None,
-    holdout: bool | None = None,
-    claimed: bool | None = None,
-    since: float | None = None,
-    before: float | None = None,
-) -> list[ColumnElement[bool]]:
-    """Return the SQL conditions that are given; None asks for nothing."""
-    conditions: list[tuple[Any, Callable[[], ColumnElement[bool]]]] = [
-        (request_id, lambda: SampleRow.request_id == request_id),
-        (segment, lambda: SampleRow.segment_id == segment),
-        (route, lambda: SampleRow.route == route),
-        (routes, lambda: SampleRow.route.in_(routes or ())),
-        (version, lambda: SampleRow.draft_version == version),
-        (tenant, lambda: SampleRow.tenant == tenant),
-        (target, lambda: SampleRow.target == target),
-        (holdout, lambda: SampleRow.holdout.is_(bool(holdout))),
-        (claimed, lambda: SampleRow.claimed_by.is_not(None) if claimed else SampleRow.claimed_by.is_(None)),
-        (since, lambda: SampleRow.created_at >= since),
-        (before, lambda: SampleRow.created_at < before),
-    ]
-    return [condition() for value, condition in conditions if value is not None]
+CONDITIONS: dict[str, Callable[[Any], ColumnElement[bool]]] = {
+    "request_id": lambda value: SampleRow.request_id == value,
+    "segment": lambda value: SampleRow.segment_id == value,
+    "route": lambda value: SampleRow.route == value,
+    "routes": lambda value: SampleRow.route.in_(value),
+    "version": lambda value: SampleRow.draft_version == value,
+    "tenant": lambda value: SampleRow.tenant == value,
+    "target": lambda value: SampleRow.target == value,
+    "holdout": lambda value: SampleRow.holdout.is_(value),
+    "claimed": lambda value: SampleRow.claimed_by.is_not(None) if value else SampleRow.claimed_by.is_(None),
+    "since": lambda value: SampleRow.created_at >= value,
+    "before": lambda value: SampleRow.created_at < value,
+}
+"""What requests are chosen by, and the SQL of each."""
+
+
+def meeting(**conditions: Any) -> list[ColumnElement[bool]]:
+    """Return SQL for the conditions that are given, by their names in ``CONDITIONS``; None asks for nothing."""
+    return [CONDITIONS[name](value) for name, value in conditions.items() if value is not None]
 
 
 IS_WAITING = (SampleRow.holdout.is_(False), SampleRow.claimed_by.is_(None), SampleRow.set_aside.is_(None))

@@ -158,24 +158,15 @@ class SampleStore:
         return found
 
     def recent(
-        self,
-        draft: str | None = None,
-        *,
-        limit: int,
-        routes: Sequence[str] | None = None,
-        holdout: bool | None = None,
-        claimed: bool | None = None,
-        before: float | None = None,
-        target: str | None = None,
-        candidate: bool = False,
+        self, draft: str | None = None, *, limit: int, candidate: bool = False, **conditions: Any
     ) -> list[str]:
-        """Return ids of the newest requests, newest first.
+        """Return ids of the newest requests, newest first, that meet the conditions of
+        :func:`storage.replay.sample_index.meeting`.
 
         ``draft`` selects those of its routes (``candidate``: of those that it might serve) that are about its target,
-        may train it and were not set aside, ``routes`` those named, ``target`` those about it; ``holdout`` and
-        ``claimed`` one side unless None (claimed: a training run has taken it), ``before`` what was created earlier.
+        may train it and were not set aside.
         """
-        wanted = sample_index.meeting(routes=routes, holdout=holdout, claimed=claimed, before=before, target=target)
+        wanted = sample_index.meeting(**conditions)
         newest = SampleRow.created_at.desc(), SampleRow.request_id
         with self._db.session(read_only=True) as session:
             if draft is not None:
@@ -198,21 +189,13 @@ class SampleStore:
         """Delete samples that meet every condition given, for good. See :meth:`storage.replay.purge.Purger.purge`."""
         return Purger(self._db, self.files).purge(**conditions)
 
-    def export(
-        self,
-        path: Path,
-        *,
-        routes: Sequence[str] | None = None,
-        tenant: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
-        overwrite: bool = False,
-    ) -> Exported:
-        """Write stored requests into one Parquet file in the format of :mod:`storage.replay.segments`, oldest first.
+    def export(self, path: Path, *, overwrite: bool = False, **conditions: Any) -> Exported:
+        """Write stored requests that meet the conditions of :func:`storage.replay.sample_index.meeting`, oldest first,
+        into one Parquet file in the format of :mod:`storage.replay.segments`.
 
         It is encrypted where segments are. Raises BadInput when the file exists and ``overwrite`` is not given.
         """
-        wanted = sample_index.meeting(routes=routes, tenant=tenant, since=since, before=until)
+        wanted = sample_index.meeting(**conditions)
         query = select(SampleRow.request_id).where(*wanted).order_by(SampleRow.created_at, SampleRow.request_id)
         with self._db.session(read_only=True) as session:
             ids = list(session.scalars(query))

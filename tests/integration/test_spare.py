@@ -17,6 +17,7 @@ from osd.models.pair import load_pair
 from osd.prompts import encode
 from storage import records
 from storage.records import Request, RequestSamples, RunState
+from storage.runs import ClaimTerms
 from storage.settings import Settings, TrainerSettings, load_settings
 from storage.sql.tables import RunRow
 from storage.store import Store, open_store
@@ -172,7 +173,7 @@ def test_training_costs_no_more_than_it_saved(drafted: Store, settings: Settings
     served(**plain, emitted=1000, verify_ms=10_000.0)  # 10 ms a token
     assert why_not("default") is None
     traffic(2, held_out=False)
-    run = drafted.runs.claim("default", "me", min_requests=1, max_age_seconds=0, lease_seconds=60)
+    run = drafted.runs.claim("default", "me", ClaimTerms(1, 0, 60))
     assert run is not None
     with drafted.db.session() as session:
         row = session.get_one(RunRow, run.id)

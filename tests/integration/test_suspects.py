@@ -6,6 +6,7 @@ import pytest
 
 from storage.errors import OsdError, SegmentDamaged, StoreWriteFailed, TrainingFailed
 from storage.records import RequestSamples, RunState, new_id
+from storage.runs import ClaimTerms
 from storage.settings import Settings
 from storage.sql.tables import RunRow
 from storage.store import Store
@@ -156,7 +157,7 @@ def test_lost_runs_make_suspects_the_third_time(drafted: Store, settings: Settin
     traffic(8, held_out=False)
     sizes = []
     for _ in range(5):
-        run = drafted.runs.claim("default", new_id(), min_requests=1, max_age_seconds=0, lease_seconds=-1)
+        run = drafted.runs.claim("default", new_id(), ClaimTerms(1, 0, -1))
         assert run is not None
         sizes.append(len(run.request_ids))
     assert sizes == [8, 8, 8, 4, 2]

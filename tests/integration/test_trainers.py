@@ -17,6 +17,7 @@ from sqlalchemy import text
 from storage import records
 from storage.errors import LeaseHeld, TrainingFailed
 from storage.records import RunState, VersionState, new_id
+from storage.runs import ClaimTerms
 from storage.settings import Settings
 from storage.store import Store
 from tests.integration.mother import STEPS
@@ -152,14 +153,14 @@ def test_a_clock_that_jumps_in_a_run_ends_the_lease_at_worst(
 ) -> None:
     """Forwards, another may take the draft, and the first one's result is thrown away; backwards nothing happens."""
     traffic(12, held_out=False)
-    terms = {"min_requests": 1, "max_age_seconds": 0.0, "lease_seconds": 60.0}
-    first = drafted.runs.claim("default", new_id(), **terms)
+    terms = ClaimTerms(1, 0.0, 60.0)
+    first = drafted.runs.claim("default", new_id(), terms)
     assert first is not None
     clock.ahead = -1e6
     with pytest.raises(LeaseHeld):
-        drafted.runs.claim("default", new_id(), **terms)
+        drafted.runs.claim("default", new_id(), terms)
     drafted.runs.heartbeat(first, 60.0)
     clock.ahead = 0.0
-    second = drafted.runs.claim("default", new_id(), **terms)
+    second = drafted.runs.claim("default", new_id(), terms)
     assert second is not None and set(second.request_ids) == set(first.request_ids)
     assert drafted.runs.get(first.id).state is RunState.LOST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from storage.records import DraftVersion, Outcome, RequestSamples, RunState, TrainingRun
+from storage.runs import ClaimTerms
 from storage.store import Store
 
 LISTS = (
@@ -126,9 +128,7 @@ def add_root(store: Store, folder: Path, draft: str = "default") -> str:
 
 def claim(store: Store, draft: str = "default", holder: str = "trainer", **changes: Any) -> TrainingRun:
     """Claim all that waits for a draft, for a minute."""
-    run = store.runs.claim(
-        draft, holder, **{"min_requests": 1, "max_age_seconds": 0.0, "lease_seconds": 60.0, **changes}
-    )
+    run = store.runs.claim(draft, holder, replace(ClaimTerms(1, 0.0, 60.0), **changes))
     assert run is not None
     return run
 

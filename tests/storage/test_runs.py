@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage.errors import LeaseHeld, LeaseLost, NotFound, UnknownDraft, WrongState
 from storage.records import RunState, TrainingRun
+from storage.runs import ClaimTerms
 from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.storage.conftest import Clock
@@ -25,12 +28,11 @@ def ready(keep_all: Store, tmp_path: Path) -> Store:
     return keep_all
 
 
-def claim(store: Store, holder: str = "one", **changes: object) -> TrainingRun | None:
-    arguments = {"min_requests": 4, "max_age_seconds": 1e9, "lease_seconds": 60.0, **changes}
-    return store.runs.claim("default", holder, **arguments)
+def claim(store: Store, holder: str = "one", **changes: Any) -> TrainingRun | None:
+    return store.runs.claim("default", holder, replace(ClaimTerms(4, 1e9, 60.0), **changes))
 
 
-def claimed(store: Store, holder: str = "one", **changes: object) -> TrainingRun:
+def claimed(store: Store, holder: str = "one", **changes: Any) -> TrainingRun:
     run = claim(store, holder, **changes)
     assert run is not None
     return run
@@ -72,7 +74,7 @@ def test_a_limit_leaves_the_rest(ready: Store) -> None:
 def test_a_draft_without_weights_cannot_be_claimed(keep_all: Store) -> None:
     for draft in ("default", "nobody"):
         with pytest.raises(UnknownDraft):
-            keep_all.runs.claim(draft, "one", min_requests=1, max_age_seconds=0, lease_seconds=1)
+            keep_all.runs.claim(draft, "one", ClaimTerms(1, 0, 1))
 
 
 def test_a_live_lease_keeps_others_out(ready: Store) -> None:
@@ -84,7 +86,7 @@ def test_a_live_lease_keeps_others_out(ready: Store) -> None:
 def test_two_drafts_are_trained_at_once(ready: Store, tmp_path: Path) -> None:
     add_root(ready, tmp_path / "other", "other")
     claimed(ready)
-    assert ready.runs.claim("other", "two", min_requests=1, max_age_seconds=0, lease_seconds=60) is None
+    assert ready.runs.claim("other", "two", ClaimTerms(1, 0, 60)) is None
 
 
 def test_a_dead_workers_claim_returns(ready: Store, clock: Clock) -> None:
@@ -205,9 +207,8 @@ def headed(ready: Store, tmp_path: Path) -> Store:
     return ready
 
 
-def beside(store: Store, **changes: object) -> TrainingRun | None:
-    arguments = {"min_requests": 2, "max_age_seconds": 1e9, "lease_seconds": 60.0, **changes}
-    return store.runs.claim_beside("default.head", "default", "one", **arguments)
+def beside(store: Store, **changes: Any) -> TrainingRun | None:
+    return store.runs.claim_beside("default.head", "default", "one", replace(ClaimTerms(2, 1e9, 60.0), **changes))
 
 
 def names(*numbers: int) -> tuple[str, ...]:

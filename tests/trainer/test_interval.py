@@ -16,7 +16,7 @@ import pytest
 from storage import records
 from storage.records import RunState, TrainingRun
 from storage.routes.proposals import ProposalKind
-from storage.runs import BEGAN
+from storage.runs import BEGAN, ClaimTerms
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 from tests.storage.conftest import SHARED_MEMORY, Clock
@@ -57,7 +57,7 @@ class Simulation:
         before = len(self.runs)
         for _ in range(requests // LEAST):
             self._serve()
-            if run := self.store.runs.claim("default", "me", **claim_terms(self.store, self.settings, "default")):
+            if run := self.store.runs.claim("default", "me", claim_terms(self.store, self.settings, "default")):
                 self._train(run)
         return [run.settings[BEGAN]["why"] for run in self.runs[before:]]
 
@@ -157,10 +157,8 @@ def test_a_head_follows_its_draft(stream: Simulation) -> None:
 
 def test_a_number_asks_nothing_else(stream: Simulation) -> None:
     settings = stream.settings.changed(learn={"interval_requests": 8})
-    assert claim_terms(stream.store, settings, "default") == {
-        "min_requests": 8, "max_age_seconds": 60.0, "max_requests": MOST, "lease_seconds": 60.0,
-        "settings": settings.learn.model_dump(),
-    }  # fmt: skip
+    terms = ClaimTerms(8, 60.0, 60.0, MOST, settings.learn.model_dump())
+    assert claim_terms(stream.store, settings, "default") == terms
     stream.settings = settings
     assert stream.serve(64) == ["interval"] * 8
     assert {len(run.request_ids) for run in stream.runs} == {8}

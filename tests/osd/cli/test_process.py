@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.runs import ClaimTerms
 from tests.osd.cli.conftest import samples
 from tests.support.launch import Process
 
@@ -64,7 +65,7 @@ def test_the_worker_takes_this_process_s_place(tmp_path: Path):
 
 def test_a_draft_that_somebody_trains_is_not_trained_twice(filled, tmp_path: Path):
     filled.store.samples.add([samples(number, filled.child) for number in range(10, 20)])
-    held = filled.store.runs.claim("default", "another worker", min_requests=1, max_age_seconds=60, lease_seconds=600)
+    held = filled.store.runs.claim("default", "another worker", ClaimTerms(1, 60, 600))
     process = start(tmp_path, "trainer", "--once", "--draft", "default")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 6, errors

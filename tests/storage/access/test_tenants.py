@@ -8,6 +8,7 @@ import pytest
 
 from storage.errors import BadInput
 from storage.records import Route, RunState
+from storage.runs import ClaimTerms
 from storage.settings import PrivacySettings, Settings
 from storage.sql import audit
 from storage.store import Store, open_store
@@ -25,7 +26,7 @@ def drafts(keep_all: Store, tmp_path: Path) -> Store:
 
 def claimed(store: Store, draft: str) -> list[str]:
     """What a run of the draft would train on."""
-    run = store.runs.claim(draft, "w", min_requests=1, max_age_seconds=0, lease_seconds=60)
+    run = store.runs.claim(draft, "w", ClaimTerms(1, 0, 60))
     if run is None:
         return []
     store.runs.finish(run, RunState.FAILED)

@@ -12,6 +12,7 @@ import pytest
 
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
 from storage.records import RunState
+from storage.runs import ClaimTerms
 from storage.settings import load_settings
 from storage.sql.ledger import lock_draft
 from storage.store import Store, open_store
@@ -161,7 +162,7 @@ def test_claims_and_purges_at_once_do_not_wait_in_a_circle(keep_all: Store, tmp_
 
     def train() -> None:
         for _ in range(10):
-            run = keep_all.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60)
+            run = keep_all.runs.claim("default", "w", ClaimTerms(1, 0, 60))
             if run is not None:
                 keep_all.runs.finish(run, RunState.FAILED)
 

@@ -12,6 +12,7 @@ from sqlalchemy import text, update
 from storage.errors import NotFound, StoreError, UnknownDraft
 from storage.names import draft_of, line_name
 from storage.records import RunState
+from storage.runs import ClaimTerms
 from storage.sql.tables import DraftRow, SampleRow
 from storage.store import Store
 from storage.versions.forks import fork
@@ -28,7 +29,7 @@ def folder(tmp_path: Path, value: float) -> Path:
 
 
 def claim(store: Store, line: str) -> tuple[str, ...]:
-    run = store.runs.claim(line, "test", min_requests=1, max_age_seconds=0, lease_seconds=60)
+    run = store.runs.claim(line, "test", ClaimTerms(1, 0, 60))
     return () if run is None else run.request_ids
 
 

@@ -13,6 +13,7 @@ import torch
 
 from storage.errors import DraftHeld, LeaseHeld, StoreWriteFailed, TrainingFailed, WeightsDamaged, WrongState
 from storage.records import DraftVersion, RunState, TokenKind, TrainingRun, VersionState, new_id, now
+from storage.runs import ClaimTerms
 from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
@@ -241,7 +242,7 @@ def test_where_only_mistakes_were_kept_the_gate_counts_agreement(
 
 def test_two_workers_on_one_draft(drafted: Store, settings: Settings, traffic: Traffic) -> None:
     traffic(8, held_out=False)
-    drafted.runs.claim("default", "first", min_requests=1, max_age_seconds=9, lease_seconds=60)
+    drafted.runs.claim("default", "first", ClaimTerms(1, 9, 60))
     with pytest.raises(LeaseHeld, match=r"being trained by first until .* One worker trains a draft at a time"):
         run_once(drafted, settings, "default", "second")
 
@@ -249,7 +250,7 @@ def test_two_workers_on_one_draft(drafted: Store, settings: Settings, traffic: T
 def take_over(store: Store, run: TrainingRun) -> TrainingRun:
     """Another worker claims after the lease has run out."""
     store.runs.heartbeat(run, -1)
-    return done(store.runs.claim(run.draft, "other", min_requests=1, max_age_seconds=9, lease_seconds=60))
+    return done(store.runs.claim(run.draft, "other", ClaimTerms(1, 9, 60)))
 
 
 @pytest.mark.parametrize("phase", ["distil_on_devices", "stage", "judge"])
@@ -363,7 +364,7 @@ def test_candidates_that_a_killed_worker_left_are_rejected(
     drafted: Store, settings: Settings, traffic: Traffic, draft_folder: Path
 ) -> None:
     traffic(12)
-    lost = done(drafted.runs.claim("default", "killed", min_requests=1, max_age_seconds=9, lease_seconds=-1))
+    lost = done(drafted.runs.claim("default", "killed", ClaimTerms(1, 9, -1)))
     orphan = drafted.versions.stage(
         "default",
         lost.parent,

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner, Result
 
+from storage.runs import ClaimTerms
 from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
@@ -45,7 +46,7 @@ def test_two_workers_on_one_draft_is_an_error_that_names_the_holder(
     drafted: Store, config: Path, traffic: Traffic
 ) -> None:
     traffic(12)
-    drafted.runs.claim("default", "host-a:41:ab", min_requests=1, max_age_seconds=9, lease_seconds=600)
+    drafted.runs.claim("default", "host-a:41:ab", ClaimTerms(1, 9, 600))
     done = call("once", "--config", config, "--draft", "default")
     assert done.exit_code == 6 and "is being trained by host-a:41:ab until" in done.stderr
     assert len(drafted.runs.list()) == 1

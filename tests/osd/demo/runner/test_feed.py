@@ -12,6 +12,7 @@ from osd.demo.runner.feed import Free, Lockstep, PacedArrival, TrainerView, make
 from osd.engine.engine import Engine
 from storage.errors import BadSetting
 from storage.records import RunState, TrainingRun
+from storage.runs import ClaimTerms
 from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.storage.make import samples
@@ -35,7 +36,7 @@ def keep(store: Store, first: int, count: int) -> None:
 
 
 def claim(store: Store) -> TrainingRun:
-    run = store.runs.claim("default", "me", min_requests=1, max_age_seconds=60, lease_seconds=60, settings={})
+    run = store.runs.claim("default", "me", ClaimTerms(1, 60, 60))
     assert run is not None
     return run
 

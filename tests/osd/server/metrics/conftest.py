@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.records import RunState
+from storage.runs import ClaimTerms
 from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.storage.make import add_root, outcome, samples
@@ -24,7 +25,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         opened.outcomes.add([done, done], "w")
         opened.samples.add([samples(n) for n in range(3)])
         opened.versions.mark_serving(root, "w")
-        run = opened.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60)
+        run = opened.runs.claim("default", "w", ClaimTerms(1, 0, 60))
         assert run is not None
         opened.runs.finish(run, RunState.REJECTED, result={"positions": 30, "steps": 3})
         opened.samples.add([samples(n) for n in range(3, 5)])
