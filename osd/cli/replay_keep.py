@@ -112,10 +112,8 @@ def compact(here: CommandContext, output: Output) -> None:
 @app.command()
 def verify(here: CommandContext, output: Output) -> None:
     """Read every segment and compare it with its index; status 5 when something is wrong."""
-    from storage.replay.verify import verify_samples
-
     with here.store() as store:
-        found = verify_samples(store.db, store.samples.place)
+        found = store.keeper.verify()
     if output.as_json:
         print_json(asdict(found))
     else:

@@ -67,7 +67,7 @@ def drain(
     behind a port leaves new connections to the others. What runs may finish within `server.drain_seconds`.
     """
     with here.store() as store:
-        store.workers.ask_drain(server, undo=undo)
+        store.servers.ask_drain(server, undo=undo)
     drains = "is to drain; `osd servers list` shows when it has stopped"
     note(f"{server} {'is to serve on' if undo else drains}.")
 

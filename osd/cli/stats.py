@@ -18,13 +18,13 @@ from osd.cli.drafts import holds_of, tell_holds
 from osd.cli.options import Id, Moment, Name
 from osd.cli.out import Format, Row, TableOutput, columns, count, note, when
 from storage.errors import BadSetting
-from storage.lossy import lossy_mode
+from storage.names import lossy_mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from storage.insights.cost import ModelSize
     from storage.insights.service import CostAnswer
-    from storage.insights.sizes import ModelSize
     from storage.outcomes.outcome_window import Window
 
 app = CommandGroup("Ask how well drafts guess, why, and what it brings.")
@@ -226,7 +226,7 @@ def _target(asked: Path | None, here: CommandContext) -> ModelSize | None:
     """Return the target's size; None where only its hub name is known. Raises BadSetting for a folder without
     weights."""
     from osd.server.start import choose_pair
-    from storage.insights.sizes import model_size
+    from storage.insights.cost import model_size
 
     found = model_size(asked or Path(choose_pair(here.settings.serve).target))
     if found is None and asked is not None:
