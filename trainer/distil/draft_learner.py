@@ -26,7 +26,7 @@ from osd.models.features.base import FeatureDraft
 from osd.models.features.target import FeatureTarget
 from osd.models.model import eos_ids
 from osd.models.pair import serving_dtype
-from storage.insights.usage import TokenUse, token_use
+from storage.insights.tokens import TokenUse, token_use
 from storage.names import draft_of
 from storage.records import DraftVersion, TrainingRun
 from storage.settings import Settings
@@ -65,11 +65,11 @@ class DraftLearner:
     def claim(self, holder: str, *, retry: bool) -> TrainingRun | None:
         """Claim the requests waiting for the draft, else new ones of routes that it might serve and does not."""
         store, draft = self._store, self._draft
-        run = store.runs.claim(draft, holder, **claim_terms(store, self.settings, draft), retry=retry)
+        run = store.runs.claim(draft, holder, claim_terms(store, self.settings, draft), retry=retry)
         if run is None and self._is_candidate():
             learn = self.settings.learn.model_copy(update=AS_CANDIDATE)
             self.settings = self.settings.model_copy(update={"learn": learn})
-            run = store.runs.claim_beside(draft, draft, holder, **head_terms(store, self.settings, draft))
+            run = store.runs.claim_beside(draft, draft, holder, head_terms(store, self.settings, draft))
         return run
 
     def _is_candidate(self) -> bool:

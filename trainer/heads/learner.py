@@ -66,7 +66,7 @@ class HeadLearner:
         if not self._exists() and not self._make_root():
             return None
         terms = head_terms(self._store, self.settings, self._draft)
-        return self._store.runs.claim_beside(head_of(self._draft), self._draft, holder, **terms)
+        return self._store.runs.claim_beside(head_of(self._draft), self._draft, holder, terms)
 
     def _exists(self) -> bool:
         try:

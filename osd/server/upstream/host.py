@@ -11,7 +11,7 @@ from osd.server.admin.snapshots import AdminHost
 from osd.server.errors import ApiError
 from osd.server.upstream.replicas import ReplicaPool
 from router.base import Router
-from storage.files.secrets import read_secret
+from storage.files.cipher import read_secret
 from storage.settings import UpstreamSettings
 
 

@@ -15,7 +15,7 @@ from osd.server.upstream.addresses import ReplicaAddress, replicas_of
 from osd.server.upstream.host import UpstreamHost
 from osd.server.upstream.replicas import Replica
 from storage import records
-from storage.access.workers import Worker, WorkerState
+from storage.access.processes import ServerState, ServingProcess
 from storage.errors import OsdError
 
 log = logging.getLogger(__name__)
@@ -72,17 +72,17 @@ class UpstreamWatch:
         """Read the store, and list replicas that it does not know as workers, so that they can be drained like others.
         Raises StoreError."""
         addresses = replicas_of(self.settings.upstream.replicas, self.host.store.engines.list())
-        workers = {worker.id: worker for worker in self.host.store.workers.list()}
+        workers = {worker.id: worker for worker in self.host.store.servers.list()}
         for replica in list(self.pool.replicas.values()):
             if not replica.at.engine and not replica.removed and replica.well:
                 self._beat(replica, workers.get(replica.at.name))
         self.host.store.tenants.learnable(())  # so that requests find it without a query
         return _Listed(addresses, {name for name, worker in workers.items() if worker.drains})
 
-    def _beat(self, replica: Replica, before: Worker | None) -> None:
+    def _beat(self, replica: Replica, before: ServingProcess | None) -> None:
         at, name = records.now(), replica.at.name
-        known = before is not None and before.state is not WorkerState.GONE
-        self.host.store.workers.beat(Worker(
+        known = before is not None and before.state is not ServerState.GONE
+        self.host.store.servers.beat(ServingProcess(
             name, name.rpartition(":")[0], 0, replica.at.url, before.started_at if before and known else at, at,
             at + self.settings.fleet.gone_seconds, running=replica.running, trouble=replica.misfit,
         ))  # fmt: skip

@@ -114,7 +114,7 @@ class Attached:
 
     def trouble(self) -> str:
         """What is wrong with the engine, as the store's list of servers has it."""
-        return next((worker.trouble or "" for worker in self.store.workers.list()), "")
+        return next((worker.trouble or "" for worker in self.store.servers.list()), "")
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def test_a_newer_version_is_published_named_in_the_ledger_and_published_anew_aft
     until(lambda: home.store.versions.serving("sql") == {"gpu-1": newer})
     assert home.client.served()[0].sha256 == weights_digest(home.folders["better"])
     assert fake.weight_version == newer and ask(home.vllm, [9, 9, 9]) == before
-    assert [worker.id for worker in home.store.workers.list()] == ["gpu-1"]
+    assert [worker.id for worker in home.store.servers.list()] == ["gpu-1"]
     fake.weight_version = ""
     fake.restart(home.folders["draft"])
     until(lambda: fake.weight_version == newer)
@@ -153,7 +153,7 @@ def test_one_process_attends_to_an_engine_at_a_time(home: Attached, settings: Se
     assert "gpu-1" in second.followers
     home.store.engines.remove("gpu-1")
     second.look_for_engines()
-    assert not second.followers and not home.store.workers.list()
+    assert not second.followers and not home.store.servers.list()
     second.close()
 
 
@@ -193,7 +193,7 @@ def test_an_engine_that_turns_to_garbage_is_not_attended_to_and_says_why(home: A
     fake.worker = SimpleNamespace(osd_draft_info=lambda: {"rank": "?"})
     until(lambda: "--worker-extension-cls" in home.trouble())
     fake.worker = worker
-    until(lambda: home.store.workers.list() and not home.trouble())
+    until(lambda: home.store.servers.list() and not home.trouble())
 
 
 def test_a_key_that_is_revoked_in_mid_stream_still_tells_whose_the_answer_is(home: Attached) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from storage.access.trainers import TrainerState
+from storage.access.processes import TrainerState
 from storage.records import RunState
 from storage.settings import Settings
 from storage.store import Store

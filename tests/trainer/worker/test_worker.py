@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from storage.access.trainers import TrainerState
+from storage.access.processes import TrainerState
 from storage.records import RequestSamples, RunState, VersionState, new_id, now
 from storage.settings import Settings
 from storage.store import Store
