@@ -143,7 +143,7 @@ def purge(store: Store, point: str) -> None:
 
 def train(store: Store, point: str) -> None:
     """Claim, and die while staging or publishing what was trained: ``stage: <point>`` or ``publish: <point>``."""
-    run = claim(store)
+    run = claim(store, holder="child")
     step, name = point.split(": ")
     if step == "stage":
         kill_at(store, name)

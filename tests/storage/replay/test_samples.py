@@ -113,14 +113,14 @@ def test_stats_add_up(store: Store) -> None:
 
 
 def test_stats_tell_the_bytes_of_hidden_states_and_an_export_takes_them_along(store: Store, tmp_path: Path) -> None:
-    store.samples.add([samples(0), with_hidden(1, m=50, width=512)])
+    store.samples.add([samples(0), with_hidden(1, m=100, width=512)])
     store.samples.add([samples(2, route="sql")])
     default, sql = store.samples.stats()
     assert sql.hidden_bytes == 0 < default.hidden_bytes < default.bytes
-    one = len(segments.encode([with_hidden(1, m=50, width=512)])) - len(segments.encode([samples(1, m=50)]))
+    one = len(segments.encode([with_hidden(1, m=100, width=512)])) - len(segments.encode([samples(1, m=100)]))
     assert default.hidden_bytes == pytest.approx(one, rel=0.1)
     (read,) = store.samples.read(["r1"])
-    assert_same(read, with_hidden(1, m=50, width=512, created_at=read.created_at))
+    assert_same(read, with_hidden(1, m=100, width=512, created_at=read.created_at))
     store.samples.export(tmp_path / "all.parquet")
     kept = {each.request_id: each.hidden_states for each in segments.decode(tmp_path / "all.parquet")}
     assert [kept[name] is not None for name in ("r0", "r1", "r2")] == [False, True, False]
