@@ -21,7 +21,7 @@ from storage.records import DEFAULT_ROUTE, Route
 if TYPE_CHECKING:
     from osd.models.model import Model as LoadedModel
     from storage.records import DraftVersion, RequestSamples
-    from storage.replay.imports import ImportResult
+    from storage.replay.exports import ImportResult
     from storage.store import Store
 
 BATCH = 64
@@ -60,13 +60,11 @@ def import_(
 
     Example: `osd replay import answers.jsonl --target ./model --draft ./small`
     """
-    from storage.replay.imports import import_file
-
     if file.suffix == ".jsonl" or file.name.endswith(".jsonl.gz"):
         done, left = import_conversations(here, file, reading)
     else:
         with here.store() as store:
-            done, left = import_file(store.samples, file), 0
+            done, left = store.samples.import_file(file), 0
             store.trail.note("replay import", file.name, asdict(done))
     known = f"; {count(done.known)} were left as they are" if done.known else ""
     unusable = f"; {counted(left, 'line')} could not be used" if left else ""
@@ -85,7 +83,6 @@ def import_conversations(here: CommandContext, file: Path, reading: ReadingOptio
     from osd.attached.passes import Scorer
     from osd.models.pair import choose_device, load_model
     from osd.models.vocabulary import load_tokenizer
-    from storage.replay.imports import keep_counted
 
     serve = here.settings.serve
     named = reading.target or serve.target
@@ -102,7 +99,7 @@ def import_conversations(here: CommandContext, file: Path, reading: ReadingOptio
             file, tokenizer, scorer, route=reading.route, version=version, hidden=serve.record_hidden_states
         )
         batches = UsableBatches(scored)
-        done = keep_counted(store.samples, batches)
+        done = store.samples.add_counted(batches)
         store.trail.note("replay import", file.name, asdict(done))
     return done, batches.left
 

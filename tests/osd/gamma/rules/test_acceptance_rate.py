@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osd.gamma.rules.analytic import Rounds, ratio, truncated, truncated_mean
-from storage.insights.round_length import tokens_per_round as expected_tokens
+from storage.insights.statistics import tokens_per_round as expected_tokens
 
 rounds_of = st.lists(
     st.integers(1, 12).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, drafted))),
