@@ -21,8 +21,7 @@ from osd.drafters.scoring import logits_of
 from osd.engine.session import in_folder
 from osd.models.model import Model
 from osd.models.pair import load_model
-from storage.insights.judged import JudgedPositions
-from storage.insights.tokens import TokenRow, ranked
+from storage.insights.tokens import JudgedPositions, TokenRow, ranked
 from storage.records import RequestSamples, TokenKind
 from storage.sampling import GREEDY
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 import threading
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -172,7 +171,7 @@ class TwoDrafts(PaperExperiment):
         prompts = [encode(pair.tokenizer, text) for some in others.values() for text in some]
         prompts = [tokens for tokens in prompts if len(tokens) < bench.longest(self.tokens)]
         kept = answers(pair, bench.settings.changed(serve={"max_batch": 8}), prompts, GREEDY, self.tokens)
-        write_export(samples, partial(iter, [kept]), overwrite=True)
+        write_export(samples, [kept], overwrite=True)
         return distilled_on(bench, samples, made, self.epochs, "a larger draft", start=rough)
 
 

@@ -25,8 +25,7 @@ from osd.demo import TARGET
 from osd.models.features.decoder import FeatureModel
 from osd.models.pair import Pair, load_pair
 from storage.errors import BadInput
-from storage.insights.judged import JudgedPositions
-from storage.insights.tokens import ranked
+from storage.insights.tokens import JudgedPositions, ranked
 from storage.records import TokenKind
 from storage.sampling import GREEDY
 from storage.settings import Settings
