@@ -16,7 +16,7 @@ from starlette.responses import StreamingResponse
 from osd.server.admin.dashboard import StoreIn, facts, page
 from osd.server.admin.snapshots import AdminHost, LookInside, Snapshots
 from osd.server.http.app import ERRORS, bare_app
-from storage.access.trainers import Trainer
+from storage.access.processes import Trainer
 from storage.insights.roster import roster
 from storage.insights.service import Answers
 from storage.outcomes.outcome_window import Window
@@ -148,7 +148,7 @@ class Drain(BaseModel):
 @admin.post("/servers/drain")
 def drain(store: StoreIn, body: Drain) -> dict[str, Any]:
     """Drain a serving process, or end its draining."""
-    asked = store.workers.ask_drain(body.server, undo=body.undo)
+    asked = store.servers.ask_drain(body.server, undo=body.undo)
     return dict(plain({"server": asked.id, "state": asked.state.value, "drains": asked.drains}))
 
 

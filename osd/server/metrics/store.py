@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from osd.server.metrics import families as m
 from osd.server.metrics.families import Family, FamilySet, GroupCollector
-from storage.access.workers import WorkerState
+from storage.access.processes import ServerState
 from storage.errors import NotFound, OsdError
 from storage.insights.service import Answers
 from storage.store import Store
@@ -92,7 +92,7 @@ class StoreCollector(GroupCollector):
 
     def _attached(self, families: FamilySet) -> None:
         """Add each attached engine: whether it is reached, what it serves, and the sums of its answers."""
-        alive = {worker.id for worker in self.store.workers.list() if worker.state is not WorkerState.GONE}
+        alive = {worker.id for worker in self.store.servers.list() if worker.state is not ServerState.GONE}
         sums = {row.by["worker"]: row for row in self.answers.acceptance(by=["worker"])}
         for engine in self.store.engines.list():
             families.add(m.ATTACHED_UP, engine.name in alive, engine.name, engine.draft)

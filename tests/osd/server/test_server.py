@@ -100,7 +100,7 @@ def test_what_runs_may_finish_and_no_longer(store: Store) -> None:
     async def finishes(server: Server, backend: Told) -> None:
         await signalled(backend, signal.SIGTERM, ("drain", True))
         assert not server.host.ready
-        await comes(lambda: [row.state.value for row in store.workers.list()] == ["draining"], "the store knows it")
+        await comes(lambda: [row.state.value for row in store.servers.list()] == ["draining"], "the store knows it")
         backend.busy = False
 
     async def never_ends(server: Server, backend: Told) -> None:
@@ -108,7 +108,7 @@ def test_what_runs_may_finish_and_no_longer(store: Store) -> None:
 
     end = [("stop", False), "close"]
     assert served(store, finishes) == [0, ("drain", True), *end]
-    assert store.workers.list() == []
+    assert store.servers.list() == []
     assert served(store, never_ends, server={"drain_seconds": 0.1}) == [0, ("drain", True), "cut off", *end]
 
 
