@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,8 +22,9 @@ from osd.cli.out import counted
 from osd.cli.trainer import trainer_command
 from osd.kernels.host import usable_cores
 from storage.distribution import DISTRIBUTION, install_extra
-from storage.errors import BadSetting, OsdError, SchemaTooNew, WeightsDamaged
+from storage.errors import BadSetting, OsdError, SchemaTooNew, SchemaTooOld, WeightsDamaged
 from storage.files.bucket import ObjectStore
+from storage.files.places import LocalFolder
 
 if TYPE_CHECKING:
     from storage.settings import StorageSettings
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 OK, WARNING, BROKEN = "ok", "warning", "broken"
 LOW_BYTES, TOO_FEW_BYTES = 2e9, 2e8
 PING_SECONDS = 30
-HEARD_SECONDS = 10.0
 READABLE_BY_OTHERS = 0o077
 EXTRAS = ("postgres", "redis", "s3")
 SERVE = "serve"
@@ -191,32 +191,34 @@ def database(here: CommandContext) -> Iterator[CheckResult]:
     else:
         problem = mismatch(facts["url"], facts["found"])
         advice = "update osd" if isinstance(problem, SchemaTooNew) else "osd db upgrade"
+        if isinstance(problem, SchemaTooOld):
+            advice = "`osd db upgrade` of the git tag `laboratory`"
         yield broken("database", f"{facts['url']}, schema {facts['found']}, needed {facts['needed']}", advice)
 
 
 def places(here: CommandContext) -> Iterator[CheckResult]:
     """Check that samples, weights and the key ring exist and can be written, leaving nothing behind."""
-    from storage.replay.segment_place import segment_place
-    from storage.versions.bucket_weights import weight_place
+    from storage.files.bucket import open_place
 
     kept = here.settings.storage
     directory, cache = kept.data_directory().absolute(), kept.cache_directory().absolute()
     try:
-        segments, weights = segment_place(kept.samples, directory), weight_place(kept.weights, directory, cache)
+        segments = open_place(kept.samples, directory / "segments", "storage.samples")
+        weights = open_place(kept.weights, directory / "weights", "storage.weights")
     except BadSetting as error:
         yield broken("places", error, "docs/several-machines.md says what a place may be")
         return
-    yield place("samples", getattr(segments, "bucket", None) or segments.show())
-    yield place("weights", bucket := getattr(weights, "bucket", None) or weights.folder)
-    if isinstance(bucket, ObjectStore):
-        yield place("weights cache", weights.folder, "storage.cache")
+    yield place("samples", segments)
+    yield place("weights", weights)
+    if isinstance(weights, ObjectStore):
+        yield place("weights cache", LocalFolder(cache / "weights"), "storage.cache")
     yield from encryption(kept)
 
 
-def place(part: str, where: ObjectStore | Path | str, key: str = "") -> CheckResult:
+def place(part: str, where: ObjectStore | LocalFolder, key: str = "") -> CheckResult:
     """Return the finding for a folder or a bucket."""
-    if not isinstance(where, ObjectStore):
-        folder = Path(where)
+    if isinstance(where, LocalFolder):
+        folder = where.folder
         there = nearest(folder)
         if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
             return ok(part, f"{folder}{'' if there == folder else ', made when first used'}")
@@ -246,26 +248,6 @@ def encryption(kept: StorageSettings) -> Iterator[CheckResult]:
         yield warning("encryption", f"others may read the key ring {path}", f"chmod 600 {path}")
     elif cipher is not None:
         yield ok("encryption", f"writes with the key {cipher.writes_with!r} of {kept.encryption}")
-
-
-def notify(here: CommandContext) -> Iterator[CheckResult]:
-    """Check how servers are notified of new versions, unless the database, a finding of its own, does not answer."""
-    from storage.sql.announce import Announcer
-    from storage.sql.database import Database
-
-    every = f"servers look every {here.settings.serve.swap_poll_seconds:g} s"
-    try:
-        with closing(Database(here.settings.storage.database_url())) as db:
-            db.check()
-            announcer = Announcer(db)
-            heard = announcer.hears and announcer.is_heard(HEARD_SECONDS)
-    except OsdError:
-        return
-    if heard or not announcer.hears:
-        yield ok("new versions", f"announced by PostgreSQL; besides, {every}" if heard else every)
-    else:
-        mend = "give storage.url of PostgreSQL itself: poolers that share connections do not pass LISTEN on"
-        yield warning("new versions", f"announcements are not heard; {every}", mend)
 
 
 def weights(here: CommandContext) -> Iterator[CheckResult]:

@@ -18,7 +18,7 @@ MARKS = {OK: "✓", WARNING: "!", BROKEN: "✗"}
 COLUMNS = columns({"state": Format(MARKS.__getitem__)}, state="", part="part", found="found")
 Check = Callable[[CommandContext], Iterator[CheckResult]]
 BEFORE_BROKER: tuple[Check, ...] = (
-    checks.device, checks.disk, checks.database, checks.places, checks.notify, checks.weights
+    checks.device, checks.disk, checks.database, checks.places, checks.weights
 )  # fmt: skip
 AFTER_BROKER: tuple[Check, ...] = (checks.trainers, serving_checks.choices, serving_checks.ports, serving_checks.pair)
 

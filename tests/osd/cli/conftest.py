@@ -21,6 +21,7 @@ from osd.cli import checks, doctor
 from osd.cli.main import app
 from osd.server.start import SHIPPED, PairNames
 from storage.records import Outcome, RequestSamples, RunState
+from storage.runs import ClaimTerms
 from storage.settings import ServeSettings, load_settings
 from storage.store import Store, open_store
 from tests.support import launch
@@ -99,7 +100,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
         root = store.versions.register_root("default", model_folder(folder / "draft", 0.0))
         store.samples.add([samples(i, root.id) for i in range(6)])
         store.outcomes.add([outcome(i, root.id) for i in range(6)], "test")
-        run = store.runs.claim("default", "test", min_requests=1, max_age_seconds=60, lease_seconds=60)
+        run = store.runs.claim("default", "test", ClaimTerms(1, 60, 60))
         assert run is not None
         child = store.versions.stage(
             "default", root.id, "full", lambda folder: write_model(folder, 1.0), run_id=run.id,
