@@ -102,15 +102,15 @@ def test_what_comes_after_it_was_forgotten_is_not_kept(store: Store) -> None:
 
 def test_what_is_forgotten_while_it_is_written_is_not_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look at what was forgotten and the commit."""
-    put = type(store.samples.files.place).put
+    holding = type(store.samples.files.place).holding
 
-    def put_and_forget(place: object, path: str, data: memoryview) -> object:
-        monkeypatch.setattr(type(store.samples.files.place), "put", put)
+    def hold_and_forget(place: object, path: str, data: memoryview) -> object:
+        monkeypatch.setattr(type(store.samples.files.place), "holding", holding)
         with pytest.raises(ForgottenAhead):
             store.forgetter.forget(["r0"])
-        return put(place, path, data)
+        return holding(place, path, data)
 
-    monkeypatch.setattr(type(store.samples.files.place), "put", put_and_forget)
+    monkeypatch.setattr(type(store.samples.files.place), "holding", hold_and_forget)
     store.samples.add([spoken(0), spoken(1)])
     assert store.samples.kept(["r0", "r1"]) == {"r1"}
     assert traces(all_bytes(store), range(2)) == [1]
