@@ -87,7 +87,7 @@ class DraftsRun:
         done = {each: self._decode(prompt, name if each == AUTO else only(each)) for each in turn}
         completion = done[AUTO][0]
         p = drawn_from(self.engine.target, completion)
-        seen = {draft: score(self.engine.drafter.loaded_drafts[draft], completion, p) for draft in self.drafts}
+        seen = {draft: score(self.engine.pool.loaded_drafts[draft], completion, p) for draft in self.drafts}
         # sampled answers differ: what each would have taken for as many tokens
         share = {each: len(completion.tokens) / max(1, len(one.tokens)) for each, (one, _) in done.items()}
         seconds = {each: took * share[each] for each, (_, took) in done.items()}
@@ -99,12 +99,12 @@ class DraftsRun:
         begun = time.perf_counter()
         (completion,) = self.engine.run([request])
         seconds = time.perf_counter() - begun
-        while self.engine.shadow.work(idle=True):  # now: the next contender's time is its own
+        while self.engine.scorer.work(idle=True):  # now: the next contender's time is its own
             pass
         return completion, seconds
 
     def _drafted(self, completion: Completion) -> str:
-        versions = {loaded.version: draft for draft, loaded in self.engine.drafter.loaded_drafts.items()}
+        versions = {loaded.version: draft for draft, loaded in self.engine.pool.loaded_drafts.items()}
         return versions[completion.outcomes[-1].draft_version]
 
 
@@ -173,7 +173,7 @@ def _register(store: Store, pair: Pair, drafts: Sequence[str], sets: Sequence[st
 def _wait_for(engine: Engine, names: Sequence[str]) -> None:
     """Until all drafts are in memory. Raises ModelNotLoaded."""
     end = time.monotonic() + PATIENCE
-    while missing := [name for name in names if name not in engine.drafter.loaded_drafts]:
+    while missing := [name for name in names if name not in engine.pool.loaded_drafts]:
         for name in missing:
             engine.draft_manager.want(name)
         engine.step()

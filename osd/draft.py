@@ -1,158 +1,17 @@
-"""What drafters propose: a batch's draft, and one row's tree, which grows from a drawn chain and from proposals."""
+"""What drafters propose for a batch in one round, and how the drafts of its parts become one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol, SupportsInt
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from storage.errors import BadProposal
+from osd.draft_tree import Tree, chain
 
-Place = tuple[int, int]
-"""A node and the token that follows it."""
-
-
-class TreeProposal(Protocol):
-    """Proposed tokens and the one that each follows. Which tokens are proposed depends on nothing that is drawn.
-
-    A proposal may also have ``chances`` (N,): the proposer's estimate of how likely each token is to follow its parent.
-    """
-
-    @property
-    def tokens(self) -> Iterable[SupportsInt]:
-        """(N,) token ids."""
-        ...
-
-    @property
-    def parents(self) -> Iterable[SupportsInt]:
-        """(N,) the token that each follows, an earlier index; −1 is the row's last token."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class Tree:
-    """N drafted tokens of one row. Node 0 is the row's last token, node i the i-th drafted one; siblings differ."""
-
-    tokens: list[int] = field(default_factory=list)
-    """(N,) token ids."""
-    parents: list[int] = field(default_factory=list)
-    """(N,) the node that each token follows, an earlier one."""
-    drawn: int = 0
-    """Number of first tokens that were drawn from q, several children of a node without replacement, in their order;
-    the others are certain."""
-    places: dict[Place, int] = field(default_factory=dict)
-    """The node where a token follows a node."""
-    peaks: list[float] = field(default_factory=list)
-    """Probability of the argmax at each token of the chain that the tree began with."""
-    likely: dict[int, float] = field(default_factory=dict)
-    """How likely proposed nodes are to follow their parents, where the proposer gives an estimate."""
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def add(self, parent: int, token: int) -> int:
-        """Return the node where ``token`` follows ``parent``: a new one, or the one that is there."""
-        node = self.places.setdefault((parent, token), len(self.tokens) + 1)
-        if node > len(self.tokens):
-            self.tokens.append(token)
-            self.parents.append(parent)
-        return node
-
-    @property
-    def is_chain(self) -> bool:
-        """Whether every token follows the one before it."""
-        return self.parents == list(range(len(self.parents)))
-
-    @property
-    def is_drawn_chain(self) -> bool:
-        """Whether it is a chain of drawn tokens, as the acceptance rule for chains takes it."""
-        return self.drawn == len(self) and self.is_chain
-
-    def turns(self) -> list[int]:
-        """Return each token's index among the siblings drawn at its parent, −1 for those that are certain: (N,)."""
-        counts, turns = [0] * (len(self) + 1), [-1] * len(self)
-        for i, parent in enumerate(self.parents[: self.drawn]):
-            turns[i], counts[parent] = counts[parent], counts[parent] + 1
-        return turns
-
-    def depths(self) -> list[int]:
-        """Return the tokens from the root to each node, 0 for itself: (N + 1,)."""
-        depths = [0]
-        for parent in self.parents:
-            depths.append(depths[parent] + 1)
-        return depths
-
-    def reach(self, node: int) -> int:
-        """Return the depth of the deepest node under this one; its own for a leaf."""
-        depths, under = self.depths(), {node}
-        for child, parent in enumerate(self.parents, 1):
-            if parent in under:
-                under.add(child)
-        return max(depths[each] for each in under)
-
-    def follow(self, path: Sequence[int]) -> list[int]:
-        """Return the tokens along a path of nodes from the root, and the one that was to be tried first after them, if
-        any."""
-        tokens = [self.tokens[node - 1] for node in path[1:]]
-        return tokens + [t for t, parent in zip(self.tokens, self.parents, strict=True) if parent == path[-1]][:1]
-
-
-def chain(tokens: Sequence[int], *, drawn: bool, peaks: Sequence[float] = ()) -> Tree:
-    """Return a chain as a tree: drawn from q, or certain."""
-    tree = Tree(list(tokens), list(range(len(tokens))), len(tokens) if drawn else 0, peaks=list(peaks))
-    tree.places = {(i, token): i + 1 for i, token in enumerate(tokens)}
-    return tree
-
-
-def graft(tree: Tree, proposal: TreeProposal, depth: int, nodes: int, vocabulary: int) -> Tree:
-    """Let a proposal grow into the tree, no deeper than ``depth`` and to no more than ``nodes`` nodes in all.
-
-    What is there already is shared: a token of the chain keeps the q that it was drawn from. In the order of the
-    proposal the first tokens that fit stay, each with all before it. Raises BadProposal for parents that are no
-    earlier token and for tokens outside the vocabulary.
-    """
-    depths, nodes_of = tree.depths(), [0]  # the node of the root and of each proposed token; −1 where left out
-    pairs = _pairs(proposal, vocabulary)
-    for (token, parent), chance in zip(pairs, _chances(proposal, len(pairs)), strict=True):
-        at = nodes_of[parent + 1]
-        fits = at >= 0 and ((at, token) in tree.places or (depths[at] < depth and len(tree) < nodes))
-        nodes_of.append(tree.add(at, token) if fits else -1)
-        if len(depths) <= len(tree):
-            depths.append(depths[at] + 1)
-        if fits and chance is not None:
-            tree.likely.setdefault(nodes_of[-1], chance)
-    return tree
-
-
-def _chances(proposal: TreeProposal, count: int) -> Sequence[float | None]:
-    """Return the proposer's estimate for each token, None where it gives none. Raises BadProposal."""
-    chances = getattr(proposal, "chances", None)
-    if chances is None:
-        return [None] * count
-    if len(chances) != count:
-        raise BadProposal(reason=f"{count} tokens with {len(chances)} chances")
-    return [min(1.0, max(0.0, float(each))) for each in chances]
-
-
-def _pairs(proposal: TreeProposal, vocabulary: int) -> list[Place]:
-    """Return (token, parent) pairs of a valid proposal. Raises BadProposal."""
-    tokens, parents = ([int(each) for each in column] for column in (proposal.tokens, proposal.parents))
-    if len(tokens) != len(parents):
-        raise BadProposal(reason=f"{len(tokens)} tokens with {len(parents)} parents")
-    for i, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-        if not -1 <= parent < i:
-            raise BadProposal(reason=f"token {i} follows token {parent}, which is no earlier one")
-        if not 0 <= token < vocabulary:
-            raise BadProposal(reason=f"token {i} is {token}, outside the vocabulary of {vocabulary}")
-    return list(zip(tokens, parents, strict=True))
-
-
-def moves(path: Sequence[int]) -> list[Place]:
-    """Return the (source, target) nodes of a path that is compacted: its k-th node belongs at place k."""
-    return [(node, place) for place, node in enumerate(path) if node != place]
+Part = tuple["Draft", Sequence[int]]
+"""A draft, and the places of its rows in the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +35,76 @@ class Draft:
     """Leading tokens of the chains that the draft itself has read."""
 
     def to(self, device: torch.device) -> Draft:
-        """Return the same on another device."""
+        """Return the same on a device."""
+        if device == self.tokens.device:
+            return self
         return replace(self, tokens=self.tokens.to(device), q=None if self.q is None else self.q.to(device))
 
     @property
     def size(self) -> int:
         """G."""
         return self.tokens.shape[1]
+
+
+def empty_draft(rows: int, device: torch.device) -> Draft:
+    """Return a draft of no tokens."""
+    return Draft(torch.zeros(rows, 0, dtype=torch.long, device=device), (0,) * rows, None, 0)
+
+
+def merge(parts: Sequence[Part], rows: int, vocabulary: int, device: torch.device, *, sampled: bool) -> Draft:
+    """Merge drafts of B_j rows, Σ B_j ≤ ``rows``, into one of (B, G). Rows of no part have drafted nothing.
+
+    Each row's q is what its own draft drew from; where nothing was drafted it is 0. A batch is ``sampled`` as a
+    whole: then every part has a q. Where one part has trees, all rows have.
+    """
+    if any(draft.trees is not None for draft, _ in parts):
+        return _merge_trees(parts, rows, vocabulary, device, sampled=sampled)
+    size = max((draft.size for draft, _ in parts), default=0)
+    tokens = torch.zeros(rows, size, dtype=torch.long, device=device)
+    q = torch.zeros(rows, size, vocabulary, dtype=torch.float32, device=device) if sampled and size else None
+    lengths = [0] * rows
+    for draft, places in parts:
+        where = torch.tensor(places, device=device)
+        tokens[where, : draft.size] = draft.tokens
+        if q is not None and draft.q is not None:
+            q[where, : draft.size] = draft.q
+        for place, length in zip(places, draft.lengths, strict=True):
+            lengths[place] = length
+    return Draft(tokens, tuple(lengths), q, max((draft.passes for draft, _ in parts), default=0))
+
+
+def as_trees(draft: Draft, *, sampled: bool) -> Sequence[Tree]:
+    """Return a draft's trees; its chains as such."""
+    if draft.trees is not None:
+        return draft.trees
+    lines = zip(draft.tokens.tolist(), draft.lengths, strict=True)
+    return [chain(line[:length], drawn=sampled) for line, length in lines]
+
+
+def draft_of(trees: Sequence[Tree], q: Tensor | None, passes: int, device: torch.device) -> Draft:
+    """Return the rows' trees as one draft; ``q`` and ``passes`` are those of the draft."""
+    size = max(map(len, trees))
+    lines = [[*tree.tokens, *[0] * (size - len(tree))] for tree in trees]
+    tokens = torch.tensor(lines, dtype=torch.long, device=device).view(len(trees), size)
+    return Draft(tokens, tuple(map(len, trees)), q, passes, trees=tuple(trees))
+
+
+def without_branches(draft: Draft, *, sampled: bool) -> Draft:
+    """Return the same as chains, where all trees are chains that the acceptance rule for chains takes."""
+    chains = all(tree.is_drawn_chain if sampled else tree.is_chain for tree in draft.trees or ())
+    return replace(draft, trees=None) if chains else draft
+
+
+def _merge_trees(parts: Sequence[Part], rows: int, vocabulary: int, device: torch.device, *, sampled: bool) -> Draft:
+    """Merge drafts of which some have trees; a chain is a tree whose tokens were drawn, or are certain."""
+    trees = [Tree() for _ in range(rows)]
+    for draft, places in parts:
+        for place, tree in zip(places, as_trees(draft, sampled=sampled), strict=True):
+            trees[place] = tree
+    drawn = [(draft.q, places) for draft, places in parts if draft.q is not None and draft.q.shape[1]]
+    most = max((q.shape[1] for q, _ in drawn), default=0)
+    q = torch.zeros(rows, most, vocabulary, dtype=torch.float32, device=device) if sampled and most else None
+    for own, places in drawn:
+        if q is not None:
+            q[torch.tensor(places, device=device), : own.shape[1]] = own
+    return draft_of(trees, q, max(draft.passes for draft, _ in parts), device)

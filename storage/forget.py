@@ -8,7 +8,7 @@ the versions are found; and a line in the audit trail, by which late arrivals ar
 A table counts n-grams of many requests and names none, so its counts cannot be taken back. Every version born before
 the newest line about forgetting is deleted: its files, in the store and in this machine's cache. Its row stays,
 quarantined, so that lineage and numbers go on. Servers rebuild tables from stored requests
-(``osd/drafters/ngram/service/refill.py``).
+(``osd/drafters/ngram/table_store.py``).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def drafters_do_not_fail(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a drafter raises fails the test, unless that is what it is about."""
     if not request.node.get_closest_marker("drafters_may_fail"):
-        monkeypatch.setattr("osd.drafters.failures.DraftFailures.note", raise_it)
+        monkeypatch.setattr("osd.drafters.pool.DraftFailures.note_failure", raise_it)
 
 
 def raise_it(failures: object, name: str, error: Exception, rows: object = ()) -> None:

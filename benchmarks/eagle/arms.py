@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from benchmarks.eagle.told import DepthText, ToldEngine
 from benchmarks.gamma.costs import CostTable, Piece, Pieces, find_costs
 from osd.bench.harness.prompts import Tokens
-from osd.drafters.draft_trees import DraftTrees
+from osd.drafters.tree import DraftTrees
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from storage.settings import Settings
@@ -52,7 +52,7 @@ class DepthArm:
             pair, settings.changed(gamma=gamma, serve=serve, drafters={"kind": "tree", "tree_nodes": nodes})
         )
         assert isinstance(engine.drafting, DraftTrees)
-        engine.drafting.sized = self.sized
+        engine.drafting.pruner.sized = self.sized
         return engine
 
 

@@ -274,7 +274,7 @@ class Contest:
         """Try a controller on a few tokens. Raises OsdError where it cannot serve this pair."""
         setting = self.plan.main(self.plan.data_sets[0])
         lodger = self.warm(setting, entrant, tokens=4)
-        if lodger.controller.signal == "acceptance" and self.engine(setting).drafter.head is None:
+        if lodger.controller.signal == "acceptance" and self.engine(setting).pool.head is None:
             reason = f"{entrant.name} asks an acceptance head; name its folder (OSD_GAMMA__SPECDECPP__HEAD)"
             raise BadSetting(source="settings", key="gamma.specdecpp.head", reason=reason)
 

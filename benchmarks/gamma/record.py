@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from benchmarks.gamma.rounds import Floats, Ints, RecordedText, Recording, read_recording, write_recording
 from osd.bench.contenders import Tokens
 from osd.bench.harness.watch import Watch
-from osd.drafters.signals import PassInfo, Signals
+from osd.drafters.chain import PassInfo, Signals
 from osd.engine.engine import Engine
 from osd.models.acceptance_head import HeadPass
 from osd.models.decoder import Decoder

@@ -144,11 +144,11 @@ def _swaps(pair: Pair, settings: Settings) -> dict[str, float]:
             for _ in range(4):
                 engine.step()
             other = other_draft(pair)
-            decoder = other.decoder(1, engine.drafter.decoder.cache.length)
+            decoder = other.decoder(1, engine.pool.decoder.cache.length)
             arrived = LoadedVersion(DEFAULT_DRAFT, f"v{turn}", other.limit, f"d{turn}", decoder, owned=True)
             passes.settle(pair.device)
             begun = time.perf_counter()
-            engine.draft_manager.residence.take(arrived)
+            engine.draft_manager.residence.let_in(arrived)
             passes.settle(pair.device)
             pauses.append(1e3 * (time.perf_counter() - begun))
     return {"first_ms": pauses[0], "second_ms": pauses[1]}

@@ -65,7 +65,7 @@ class Arms:
 
         for turn in range(WARMING):
             decode(some_prompts(self.batch, self.pair.vocab_size, seed=turn))
-            if not passes.waits(engine.target) and not passes.waits(engine.drafter.decoder):
+            if not passes.waits(engine.target) and not passes.waits(engine.pool.decoder):
                 break
         return Contender(name, self.batch, decode)
 

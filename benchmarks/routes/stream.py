@@ -94,8 +94,8 @@ class ArmStream:
     def _finish(self, completion: Completion, spent: Spent) -> None:
         number, item = self._items.pop(completion.request.id)
         version = completion.outcomes[-1].draft_version
-        loaded_drafts = self._engine.drafter.loaded_drafts
-        serving = next((s for s in loaded_drafts.values() if s.version == version), self._engine.drafter.default)
+        loaded_drafts = self._engine.pool.loaded_drafts
+        serving = next((s for s in loaded_drafts.values() if s.version == version), self._engine.pool.default)
         judged, p = len(completion.tokens), drawn_from(self._target, completion)
         self._texts.append((item.domain, completion))
         frozen, mine = sum(draft_hits(self._frozen, completion, p)), sum(loaded_hits(serving, completion, p))
@@ -116,7 +116,7 @@ class ArmStream:
         served = Counter(one.draft for one in self.result.of(first)[-LAST:])
         texts = [text for domain, text in self._texts if domain == first][-LAST:]
         then = alpha(self.result.of(first)[-LAST:])
-        loaded = self._engine.drafter.loaded_drafts.get(served.most_common(1)[0][0]) if texts else None
+        loaded = self._engine.pool.loaded_drafts.get(served.most_common(1)[0][0]) if texts else None
         if loaded is None or then is None:
             return None
         now = sum(sum(loaded_hits(loaded, text, drawn_from(self._target, text))) for text in texts)

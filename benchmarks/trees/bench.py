@@ -21,10 +21,10 @@ from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult, plain, save_json
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
+from osd.drafters.ngram import BadCorpus
 from osd.drafters.ngram.corpus_stats import table_stats
 from osd.drafters.ngram.counts import Index
-from osd.drafters.ngram.errors import BadCorpus
-from osd.drafters.ngram.maker import MakerSettings, NgramDrafter
+from osd.drafters.ngram.drafter import NgramDrafter, SearchSettings
 from osd.drafters.ngram.table import Table
 from osd.models.pair import Pair
 from storage.files.files import writing
@@ -134,7 +134,7 @@ def _figures(lines: Sequence[UnitLine], known: Knowledge) -> dict[str, Any]:
 
 def draft_us(table: Table, tokens: Index, searches: int) -> float:
     """Return the median microseconds of a tree; the text ends elsewhere every time."""
-    maker, seconds = NgramDrafter(table, MakerSettings(searches=searches)), []
+    maker, seconds = NgramDrafter(table, SearchSettings(searches=searches)), []
     place = maker.open(tokens[:END])
     for turn in range(-1, TIMED):
         tail = tokens[: END - max(0, turn) * 7 % (END // 2)]

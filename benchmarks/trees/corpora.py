@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.trees.suffix_index import SuffixIndex
+from osd.drafters.ngram import BadCorpus
 from osd.drafters.ngram.counts import Index
-from osd.drafters.ngram.errors import BadCorpus
-from osd.drafters.ngram.lists import Lists
-from osd.drafters.ngram.suffix import SuffixIndex
-from osd.drafters.ngram.table import Table, TableSettings, first_room, table_from
+from osd.drafters.ngram.table import Lists, Table, TableSettings, first_room, table_from
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.prompts import Prompt, encode, read_prompts

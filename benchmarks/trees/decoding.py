@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,8 +14,8 @@ from benchmarks.trees.methods import DraftMethod
 from osd.bench.contenders import generate, no_remarks
 from osd.bench.harness.prompts import Tokens
 from osd.drafters.model_free import LookupProposer, TableProposer
+from osd.drafters.ngram.drafter import NgramDrafter, SearchSettings
 from osd.drafters.ngram.lookup import PromptLookup
-from osd.drafters.ngram.maker import MakerSettings, NgramDrafter
 from osd.drafters.tree import Proposer
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
@@ -61,7 +61,7 @@ def decoder_of(method: DraftMethod, pair: Pair, settings: Settings, known: Knowl
 
 
 def _settings(method: DraftMethod, settings: Settings) -> Settings:
-    drafter = {"alone": "causal", "draft": "causal", "mixed": "mixed", "lookup": "lookup"}.get(method.kind, "trigram")
+    drafter = {"alone": "causal", "draft": "causal", "lookup": "lookup"}.get(method.kind, "trigram")
     found = settings.changed(drafters={"kind": drafter})
     return found.changed(gamma={"rule": "fixed", "initial": 0}) if method.kind == "alone" else found
 
@@ -71,14 +71,14 @@ def _proposer(method: DraftMethod, settings: Settings, known: Knowledge) -> Prop
         return LookupProposer(method.name, PromptLookup())
     if method.kind == "suffix":
         return LookupProposer(method.name, known.index)
-    if method.kind not in ("trigram", "mixed"):
+    if method.kind != "trigram":
         return None
-    how = MakerSettings(
+    how = SearchSettings(
         searches=max(1, method.searches), method="mcts" if method.searches else "greedy",
         nodes=settings.drafters.tree_nodes, depth=max(settings.gamma.max, 1),
     )  # fmt: skip
     if method.matrix:
-        how = replace(how, shortest=method.order - 1, kappa=0.0)
+        how = how.model_copy(update={"shortest": method.order - 1, "kappa": 0.0})
     maker = (NgramDrafter if method.adaptive else FrozenMaker)(known.table(method.order), how)
     return TableProposer(method.name, maker)
 

@@ -26,7 +26,7 @@ class DraftMethod:
     """One way to draft."""
 
     name: str
-    kind: Literal["alone", "transformers", "lookup", "suffix", "trigram", "draft", "mixed"]
+    kind: Literal["alone", "transformers", "lookup", "suffix", "trigram", "draft"]
     order: int = 3
     """n of the table's n-grams."""
     searches: int = USUAL
@@ -41,7 +41,7 @@ ALONE = DraftMethod("target_alone", "alone")
 LOOKUP, THEIRS = DraftMethod("prompt_lookup", "lookup"), DraftMethod("transformers_prompt_lookup", "transformers")
 GREEDY, MCTS = DraftMethod("trigram_greedy", "trigram", searches=0), DraftMethod(f"trigram_mcts_{USUAL}", "trigram")
 FROZEN = DraftMethod("trigram_frozen", "trigram", adaptive=False)
-DRAFT, MIXED = DraftMethod("draft", "draft"), DraftMethod("mixed", "mixed")
+DRAFT = DraftMethod("draft", "draft")
 GRAMS = {2: "bi_gram", 3: "tri_gram", 4: "four_gram"}
 """The paper's matrix of one order alone; with shorter contexts behind it (``_backoff``) order 3 is MCTS itself."""
 METHODS = (
@@ -49,7 +49,7 @@ METHODS = (
     *(DraftMethod(f"trigram_mcts_{count}", "trigram", searches=count) for count in SEARCHES),
     FROZEN, DraftMethod("trigram_greedy_frozen", "trigram", searches=0, adaptive=False),
     *(DraftMethod(name, "trigram", order=n, matrix=True) for n, name in GRAMS.items()),
-    *(DraftMethod(f"{GRAMS[n]}_backoff", "trigram", order=n) for n in (2, 4)), DRAFT, MIXED,
+    *(DraftMethod(f"{GRAMS[n]}_backoff", "trigram", order=n) for n in (2, 4)), DRAFT,
 )  # fmt: skip
 BY_NAME = {method.name: method for method in METHODS}
 

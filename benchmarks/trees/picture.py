@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.trees.methods import ALONE, BY_NAME, DRAFT, FROZEN, GREEDY, MCTS, MIXED, THEIRS
+from benchmarks.trees.methods import ALONE, BY_NAME, DRAFT, FROZEN, GREEDY, MCTS, THEIRS
 from osd.bench.harness.picture import BLUE, FAINT, GREY, INK, ORANGE, dress, make_panels
 
 SHOWN = {GREEDY.name: "greedy search", FROZEN.name: "150 searches, frozen", MCTS.name: "150 searches, adaptive"}
@@ -42,7 +42,7 @@ def draw_methods(line: Mapping[str, Any]) -> Figure:
 def _bars(axes: Axes, own: Mapping[str, Any], what: str, spread: str) -> None:
     names = [name for name in BY_NAME if name in own][::-1]
     for place, name in enumerate(names):
-        colour = GREY if name in BASES else ORANGE if name == MIXED.name else BLUE
+        colour = GREY if name in BASES else BLUE
         axes.barh(place, own[name][what], height=0.7, color=colour, alpha=0.8)
         axes.plot(own[name][spread], [place, place], color=INK, lw=1.4, solid_capstyle="butt")
         digits = 2 if what == "accept_length" else 0

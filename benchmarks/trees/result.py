@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.trees.methods import ALONE, BY_NAME, DRAFT, FROZEN, GREEDY, LOOKUP, MCTS, MIXED, THEIRS
+from benchmarks.trees.methods import ALONE, BY_NAME, FROZEN, GREEDY, LOOKUP, MCTS, THEIRS
 from osd.bench.harness.turns import ratio_of_turns
 
 UnitLine = dict[str, Any]
@@ -81,15 +81,12 @@ def overall(sets: dict[str, Any], speed: Sequence[UnitLine]) -> dict[str, Any]:
     def mean(name: str, what: str) -> float:
         return statistics.geometric_mean(own[name][what] for own in sets.values())
 
-    def least(one: str, others: Sequence[str], what: str) -> float:
-        return min(float(own[one][what] / max(own[other][what] for other in others)) for own in sets.values())
-
     def by_prompt(one: str, *others: str) -> dict[str, list[float | None]]:
         return {line["unit"]["data_set"]: faster(line, one, others) for line in speed}
 
     lengths = {name: mean(name, "accept_length") for name in BY_NAME}
     rates = {name: mean(name, "tokens_per_s") for name in BY_NAME}
-    parts, trees = (DRAFT.name, MCTS.name), (MCTS.name, LOOKUP.name, MIXED.name)
+    trees = (MCTS.name, LOOKUP.name)
     found: dict[str, Any] = {
         "mcts_vs_greedy": lengths[MCTS.name] / lengths[GREEDY.name],
         "mcts_vs_greedy_frozen": lengths[FROZEN.name] / lengths["trigram_greedy_frozen"],
@@ -98,8 +95,6 @@ def overall(sets: dict[str, Any], speed: Sequence[UnitLine]) -> dict[str, Any]:
         "tri_gram_vs_four_gram": lengths["tri_gram"] / lengths["four_gram"],
         "tri_gram_vs_bi_gram_backoff": lengths[MCTS.name] / lengths["bi_gram_backoff"],
         "tri_gram_vs_four_gram_backoff": lengths[MCTS.name] / lengths["four_gram_backoff"],
-        "mixed_vs_best_part_least": least(MIXED.name, parts, "accept_length"),
-        "mixed_vs_best_part_tokens_per_s": by_prompt(MIXED.name, *parts),
         "vs_target_alone": {name: by_prompt(name, ALONE.name) for name in trees},
         "vs_transformers_lookup": {name: by_prompt(name, THEIRS.name) for name in trees},
     }

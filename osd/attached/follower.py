@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 
 from osd.attached.base import EngineError, EngineFacts, EngineRefused, EngineUnreachable, RankVersion, ServingEngine
 from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
-from osd.hotswap.canary_follower import CanaryFollower
-from osd.hotswap.export import export
-from osd.hotswap.whole_features import lacks_rows
+from osd.hotswap.canary import CanaryFollower
+from osd.hotswap.export import export, lacks_rows
 from storage import records
 from storage.access.engines import AttachedEngine
 from storage.access.processes import ServerState, ServingProcess
@@ -102,22 +101,22 @@ class EngineFollower(CanaryFollower[DraftVersion]):
             self._digests[version.id] = weights_digest(servable_folder(self.store, version))
         return self._digests[version.id]
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             self._notice_restart(self.client.served())
             self.away = False
-            super()._look()
+            super()._poll()
         except EngineError as error:
             self._note(error)
             return
         finally:
-            if self.take():
+            if self.take_loaded():
                 self._tell(self.line, self.serving[self.line])
             self._publishing = False
         if self.troubles.get(self.line) == self._noted:
             self.troubles.pop(self.line, None)
         self._noted = None
-        self._trial.look()
+        self._trial.judge_due()
         self._beat()
 
     def _note(self, error: EngineError) -> None:

@@ -205,7 +205,7 @@ class _RecordingTurns:
         while len(turn.rounds) < count:
             while self._engine.room > 0:
                 self._engine.submit(next(self._requests))
-            reads, rows = bool(self._engine.reading.rows), list(self._engine.rows)
+            reads, rows = bool(self._engine.prefill_queue.rows), list(self._engine.rows)
             begun, worked = time.perf_counter(), time.thread_time()
             ended = [progress.completion for progress in self._engine.step() if progress.completion]
             if not reads:

@@ -22,7 +22,7 @@ from osd.server.start import choose_pair
 
 if TYPE_CHECKING:
     from osd.drafters.ngram.corpus import Batch, Builder
-    from osd.drafters.ngram.encoding import Encoder
+    from osd.drafters.ngram.corpus_text import Encoder
 
 app = CommandGroup("Build, look at and export the texts that n-gram drafts know.")
 
@@ -66,7 +66,7 @@ def build(here: CommandContext, options: CorpusOptions, output: Output) -> None:
     """
     from osd.drafters.ngram.corpus import build as append
     from osd.drafters.ngram.corpus_stats import table_stats
-    from osd.drafters.ngram.encoding import Encoder
+    from osd.drafters.ngram.corpus_text import Encoder
     from osd.drafters.ngram.table import TableSettings
 
     begun, out = time.perf_counter(), options.out
@@ -97,7 +97,7 @@ def build(here: CommandContext, options: CorpusOptions, output: Output) -> None:
 
 def _require_sources(options: CorpusOptions) -> None:
     """Raise BadCorpus where there is nothing to make it of, or a file is not there."""
-    from osd.drafters.ngram.errors import BadCorpus
+    from osd.drafters.ngram import BadCorpus
 
     if not options.files and not options.replay:
         raise BadCorpus(path=options.out, reason="there is nothing to make it of: give files, or --replay.")
@@ -108,7 +108,7 @@ def _require_sources(options: CorpusOptions) -> None:
 def _builder(options: CorpusOptions, encoder: Encoder) -> Builder:
     """Begin a build, or go on with the one that was interrupted. Raises BadCorpus."""
     from osd.drafters.ngram.corpus import Builder, BuildProgress
-    from osd.drafters.ngram.encoding import REPLAY
+    from osd.drafters.ngram.corpus_text import REPLAY
 
     sources = [str(path.absolute()) for path in options.files or ()] + [REPLAY] * options.replay
     builder = Builder(options.out, BuildProgress(tuple(sources), options.fields, encoder.digest))
@@ -119,7 +119,7 @@ def _builder(options: CorpusOptions, encoder: Encoder) -> Builder:
 
 def _read(here: CommandContext, encoder: Encoder, fields: tuple[str, ...], source: str, line: int) -> Iterator[Batch]:
     """Yield a source's texts as tokens, from a line on."""
-    from osd.drafters.ngram.encoding import REPLAY, replay_batches, text_batches
+    from osd.drafters.ngram.corpus_text import REPLAY, replay_batches, text_batches
 
     if source != REPLAY:
         yield from text_batches(encoder, Path(source), fields, line)
@@ -154,7 +154,7 @@ def stats(
     """
     from osd.drafters.ngram.corpus import open_corpus
     from osd.drafters.ngram.corpus_stats import coverage, table_stats, top_contexts
-    from osd.drafters.ngram.encoding import Encoder
+    from osd.drafters.ngram.corpus_text import Encoder
     from osd.drafters.ngram.files import load_table
 
     corpus = open_corpus(folder)
@@ -196,9 +196,8 @@ def export(folder: FolderArgument, options: ExportOptions) -> None:
     Send it with `curl -H 'Content-Type: application/json' -d @OUT.json http://HOST:PORT/add_external_corpus`.
     """
     from osd.drafters.ngram.corpus import open_corpus
-    from osd.drafters.ngram.encoding import Encoder
+    from osd.drafters.ngram.corpus_text import Encoder, export_sglang
     from osd.drafters.ngram.files import require_tokenizer
-    from osd.drafters.ngram.sglang import export_sglang
 
     corpus, encoder = open_corpus(folder), Encoder(folder)
     require_tokenizer(f"The corpus {folder}", corpus.facts["tokenizer"], encoder.digest)

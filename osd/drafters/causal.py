@@ -9,11 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.drafters.base import ShouldContinue
-from osd.drafters.captured_choice import SampledChoice
-from osd.drafters.chain import Chain
-from osd.drafters.chain_override import Begin, ChainOverride, PassSignals
-from osd.drafters.signals import PassInfo, Signals
+from osd.drafters.base import ChainOverride, DraftRequest, PassSignals
+from osd.drafters.chain import Chain, PassInfo, SampledChoice, Signals
 from osd.models.acceptance_head import Heads
 from osd.models.captured_pass import CapturedDraft
 from osd.models.decoder import Decoder
@@ -22,7 +19,7 @@ from osd.models.prefix_cache import PrefixCache
 from osd.models.vocabulary import NEVER
 from osd.sequence import SequenceState
 from osd.verification import compiled_sampling
-from osd.verification.warping import Warp, draw
+from osd.verification.warping import draw
 
 Feed = tuple[Tensor, Sequence[int], Sequence[int]]
 """Tokens (B, T), the position of each row's first, and how many of them are not padding."""
@@ -35,12 +32,8 @@ class CausalDrafter:
         """Wrap a decoder. ``vocabulary``: width of the target's logits, to which the draft's are cut or padded."""
         self.decoder, self.vocabulary = decoder, vocabulary
         self.head = head
-        self.most_read: int | None = None
-        """Most tokens of a row that are prefilled in one round; None for all."""
         self.prefixes: PrefixCache | None = None
         """Prefix cache of prompts; None where there is none."""
-        self.second: Begin | None = None
-        """Who may put other tokens in."""
         self.failure: Exception | None = None
         """What was raised in the newest round."""
         self._same_width = False
@@ -56,62 +49,50 @@ class CausalDrafter:
         self._head = head
         self.decoder.cache.wants_embedding = head is not None
 
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        warp: Warp | None,
-        chance: Tensor | None,
-        should_continue: ShouldContinue,
-    ) -> Draft:
-        """Draft chains; see :meth:`osd.drafters.base.Drafter.propose`. What is raised ends them, and is ``failure``."""
-        chain = Chain(rows, self.vocabulary, self.decoder.device, sampled=warp is not None)
-        lengths, self.failure = list(gammas), None
+    def propose(self, request: DraftRequest) -> Draft:
+        """Draft chains. What is raised ends them, and is ``failure``."""
+        chain, self.failure = Chain(request, self.vocabulary, self.decoder.device), None
         try:
-            self._grow(rows, lengths, chain, warp, chance, should_continue)
+            self._grow(request, chain)
         except Exception as error:
             self.failure = error
-            lengths = [min(length, chain.size) for length in lengths]
-        return chain.draft(lengths)
+            chain.cut()
+        return chain.draft()
 
-    def _grow(
-        self, rows: Sequence[SequenceState], lengths: list[int], chain: Chain, warp: Warp | None,
-        chance: Tensor | None, should_continue: ShouldContinue,
-    ) -> None:  # fmt: skip
-        """Draft token by token, up to ``lengths``, which become shorter where rows stop."""
-        second = self.second(rows, max(lengths)) if self.second and any(lengths) else None
-        while chain.size < max(lengths):
-            if second and not second.needs_draft([length > chain.size for length in lengths]):
-                named, signals = second.put_in()
-                chain.put_in(named)
-                should_continue(rows, lengths, chain.size, signals.read)
+    def _grow(self, request: DraftRequest, chain: Chain) -> None:
+        """Draft token by token, as far as the rows go on."""
+        make = request.override if any(chain.lengths) else None
+        override = make(request.rows, max(chain.lengths)) if make else None
+        while not chain.is_whole():
+            if override and not override.needs_draft(chain.going):
+                tokens, signals = override.put_in()
+                chain.put_in(tokens)
+                request.should_continue(request.rows, chain.lengths, chain.size, signals.read)
                 continue
             if not chain.passes:
-                lengths[:] = self._read(rows, lengths, chain.size)
-                if chain.size >= max(lengths):
+                chain.lengths = self._prefill(request, chain.lengths, chain.size)
+                if chain.is_whole():
                     break
-            for each in self._ask(rows, lengths, chain, warp, chance, second):
-                should_continue(rows, lengths, chain.size, each.read)
+            for each in self._add_tokens(request, chain, override):
+                request.should_continue(request.rows, chain.lengths, chain.size, each.read)
 
-    def _ask(
-        self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain, warp: Warp | None,
-        chance: Tensor | None, second: ChainOverride | None,
-    ) -> Iterator[PassSignals]:  # fmt: skip
+    def _add_tokens(self, request: DraftRequest, chain: Chain, override: ChainOverride | None) -> Iterator[PassSignals]:
         """Add a token to the chains, or where one graph drafts several and no rule looks at them, several."""
-        fed = self._feed(rows, lengths, chain)
-        if self.decoder.drafts and second is None and self._draws_alone(rows, chain):
+        fed = self._feed(request, chain)
+        if self.decoder.drafts and override is None and self._draws_alone(request, chain):
+            warp, chance = request.warp, request.chance
             choice = None if warp is None or chance is None else SampledChoice(warp, chance, chain.size)
-            if drafted := self.decoder.draft(*fed, max(lengths) - chain.size, choice):
-                yield from self._take(chain, drafted)
+            if drafted := self.decoder.draft(*fed, max(chain.lengths) - chain.size, choice):
+                yield from self._add_captured(chain, drafted)
                 return
-        yield self._next(rows, lengths, chain, fed, warp, chance, second)
+        yield self._add_token(request, chain, fed, override)
 
-    def _draws_alone(self, rows: Sequence[SequenceState], chain: Chain) -> bool:
+    def _draws_alone(self, request: DraftRequest, chain: Chain) -> bool:
         """Return whether nothing but the draft's logits decides on its tokens, and no rule on their number."""
         changed = self.head is not None or chain.processed or not self._same_width
-        return not changed and all(row.controller.signal == "none" for row in rows)
+        return not changed and all(row.controller.signal == "none" for row in request.rows)
 
-    def _take(self, chain: Chain, drafted: CapturedDraft) -> Iterator[PassSignals]:
+    def _add_captured(self, chain: Chain, drafted: CapturedDraft) -> Iterator[PassSignals]:
         """Add the tokens that a graph drafted."""
         for i, tokens in enumerate(drafted.tokens.unbind(1)):
             signals = Signals(drafted.logits[:, i], tokens)
@@ -119,38 +100,35 @@ class CausalDrafter:
             chain.add(tokens, None if drafted.q is None else drafted.q[:, i])
             yield signals
 
-    def _next(
-        self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain, fed: Feed, warp: Warp | None,
-        chance: Tensor | None, second: ChainOverride | None,
-    ) -> PassSignals:  # fmt: skip
-        """One pass, and the tokens that it brings."""
+    def _add_token(self, request: DraftRequest, chain: Chain, fed: Feed, override: ChainOverride | None) -> PassSignals:
+        """Run one pass, and add the token that it brings."""
         logits, embedding = self._logits(fed), self.decoder.cache.embedding
-        logits = chain.process(rows, lengths, logits)
+        logits = chain.process(logits)
         read_off = compiled_sampling.read_off(logits, embedding, self.head.arrays if self.head else None)
-        if warp is None and read_off:
+        if request.warp is None and read_off:
             chosen, q = read_off.choices, None
         else:
-            chosen, q = self._choose(logits, warp, chance, chain.size)
-        told = PassInfo(read_off, self.head, embedding)
-        signals: PassSignals = Signals(logits[:, 0], chosen, told)
-        if second:
-            chosen, signals = second.overrule(chosen, q, signals)
+            chosen, q = self._choose(request, logits, chain.size)
+        signals: PassSignals = Signals(logits[:, 0], chosen, PassInfo(read_off, self.head, embedding))
+        if override:
+            chosen, signals = override.overrule(chosen, q, signals)
         chain.read()
         chain.add(chosen, q)
         return signals
 
     def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
-        """Note what was accepted; see :meth:`osd.drafters.base.Drafter.commit`."""
+        """Note what was accepted; see :meth:`osd.drafters.base.Drafting.commit`."""
         if row.drafter_seen == length_before:  # it has read the whole text, so the row was among those that drafted
             row.drafter_seen = length_before + min(accepted, draft.fed)
 
     def move_row(self, source: int, target: int, row: SequenceState) -> None:
-        """Move a row in the cache; see :meth:`osd.drafters.base.Drafter.move_row`."""
+        """Move a row in the cache."""
         self.decoder.move_row(source, target, row.drafter_seen)
 
-    def _read(self, rows: Sequence[SequenceState], lengths: Sequence[int], size: int) -> list[int]:
-        """Prefill the unread tokens of rows that go on after ``size`` tokens, at most ``most_read`` of each, and return
-        the rows' lengths: those with more left to read stop there."""
+    def _prefill(self, request: DraftRequest, lengths: Sequence[int], size: int) -> list[int]:
+        """Prefill the unread tokens of rows that go on after ``size`` tokens, and return the rows' lengths: those with
+        more left to read stop there."""
+        rows = request.rows
         late = [(place, row) for place, row in enumerate(rows) if lengths[place] > size and row.unread()]
         for place, row in late:
             if self.prefixes is not None and not row.drafter_seen:
@@ -159,7 +137,7 @@ class CausalDrafter:
                 row.drafter_seen = self.prefixes.fetch(place, row.request.prompt_tokens, owner)
         self._encode(late)
         pieces = [
-            PrefillChunk(place, row.drafter_seen, row.tokens[row.drafter_seen : -1][: self.most_read])
+            PrefillChunk(place, row.drafter_seen, row.tokens[row.drafter_seen : -1][: request.most_read])
             for place, row in late
         ]
         read_pieces(self.decoder, pieces)
@@ -188,17 +166,18 @@ class CausalDrafter:
             logits = F.pad(logits, (0, missing), value=max(NEVER, torch.finfo(logits.dtype).min))
         return logits if self.decoder.shared is None else self.decoder.shared.bar(logits)
 
-    def _feed(self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Feed:
+    def _feed(self, request: DraftRequest, chain: Chain) -> Feed:
         """Return what the next pass feeds: the last drafted token, or before the first pass what the caches lack of the
         drafting rows' texts, then the chains so far.
 
         All rows feed as many tokens as the widest lag: feeding a token again writes what is there already. Rows that do
         not draft are padding; what they write is not counted as seen.
         """
+        rows = request.rows
         if chain.passes:
             tokens = chain.unread()
             return tokens, [row.length + chain.fed for row in rows], [tokens.shape[1]] * len(rows)
-        drafting = [row for row, length in zip(rows, lengths, strict=True) if length > chain.size]
+        drafting = [row for row, goes in zip(rows, chain.going, strict=True) if goes]
         lag = max(row.length - row.drafter_seen for row in drafting)
         for row in drafting:
             row.drafter_seen = row.length
@@ -208,9 +187,9 @@ class CausalDrafter:
         padded = [(text + [0] * lag)[: lag + chain.size] for text in texts]
         return torch.tensor(padded, device=self.decoder.device), starts, [len(text) for text in texts]
 
-    def _choose(
-        self, logits: Tensor, warp: Warp | None, chance: Tensor | None, step: int
-    ) -> tuple[Tensor, Tensor | None]:
+    def _choose(self, request: DraftRequest, logits: Tensor, step: int) -> tuple[Tensor, Tensor | None]:
+        """Return the tokens of a step (B,), and in a batch that samples what they were drawn from, (B, V)."""
+        warp, chance = request.warp, request.chance
         if warp is None or chance is None:
             return logits[:, 0].argmax(-1), None
         if compiled_sampling.takes(logits):

@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from osd.drafters.base import Drafting
-from osd.drafters.draft_trees import DraftTrees
-from osd.drafters.mixed import MixedDrafter
 from osd.drafters.model_free import LookupProposer, TableProposer
 from osd.drafters.pool import DraftPool
-from osd.drafters.tree import Proposer, TreeDrafter
-from osd.gamma import RULES
+from osd.drafters.tree import DraftTrees, Proposer, TreeDrafter
+from osd.gamma import RULES, needs_head
 from osd.models.decoder import Decoder
-from osd.models.needs_draft import UNIVERSAL, NeedsDraft
+from osd.models.encoder_decoder import require_decoder_only
+from osd.models.needs_draft import MODEL_DRAFTERS, UNIVERSAL, NeedsDraft
 from osd.models.pair import CHAINS, Pair
+from osd.models.target_only import has_draft
 from osd.models.tree_check import check_model
-from storage.errors import BadSetting
 from storage.settings import Registry, Section, Settings
 
 
@@ -37,18 +36,24 @@ class DraftingParts:
     """Who names tokens beside or in place of the drafts."""
     pair: Pair
 
+    @property
+    def nodes(self) -> int:
+        """Drafted tokens of a row at most where drafts are trees."""
+        return self.settings.drafters.tree_nodes
+
+    @property
+    def sized(self) -> bool:
+        """Whether nodes that are not worth their verification are left out of trees."""
+        return RULES.entry(self.settings.gamma.rule).weighs_costs
+
 
 def _alone(parts: DraftingParts) -> Drafting:
-    return _tree(TreeDrafter, parts)
-
-
-def _mixed(parts: DraftingParts) -> Drafting:
-    return _tree(MixedDrafter, parts)
+    assert parts.proposer is not None
+    return TreeDrafter(parts.pool, parts.proposer, parts.nodes, parts.target, sized=parts.sized)
 
 
 def _trees(parts: DraftingParts) -> Drafting:
-    sized = RULES.entry(parts.settings.gamma.rule).weighs_costs
-    return DraftTrees(parts.pool, parts.settings.drafters.tree_nodes, parts.target, sized=sized)
+    return DraftTrees(parts.pool, parts.nodes, parts.target, sized=parts.sized)
 
 
 def _blended(parts: DraftingParts) -> Drafting:
@@ -64,21 +69,15 @@ def _universal(parts: DraftingParts) -> Drafting:
     if pair.text_draft is None or pair.tokenizer is None:
         raise NeedsDraft(what="drafters.kind = universal")
     proposer = UniversalProposer(pair.text_draft, pair.tokenizer, parts.settings.serve.max_batch)
-    return _tree(TreeDrafter, replace(parts, proposer=proposer))
-
-
-def _tree(kind: type[TreeDrafter], parts: DraftingParts) -> Drafting:
-    assert parts.proposer is not None
-    sized = RULES.entry(parts.settings.gamma.rule).weighs_costs
-    return kind(parts.pool, parts.proposer, parts.settings.drafters.tree_nodes, parts.target, sized=sized)
+    return _alone(replace(parts, proposer=proposer))
 
 
 def _trigram(settings: Settings, _: Section) -> Proposer:
-    from osd.drafters.ngram.maker import MakerSettings, NgramDrafter  # brings Numba
+    from osd.drafters.ngram.drafter import NgramDrafter, SearchSettings  # brings Numba
     from osd.drafters.ngram.table import Table, TableSettings
 
     table = Table(TableSettings(settings.ngram.order, settings.ngram.memory_mb << 20))
-    return TableProposer("trigram", NgramDrafter(table, MakerSettings.of(settings)))
+    return TableProposer("trigram", NgramDrafter(table, SearchSettings.of(settings)))
 
 
 def _lookup(settings: Settings, _: Section) -> Proposer:
@@ -93,7 +92,7 @@ class DrafterKind:
 
     propose: Callable[[Settings, Any], Proposer] | None = None
     """Makes a proposer that begins with nothing, of all settings and the kind's own table as ``settings`` has checked
-    it. None: the drafts alone, or with another kind's proposer."""
+    it. None: there is none, or its ``drafting`` makes its own."""
     settings: type[Section] = Section
     """The settings in ``[drafters.NAME]``; left out: there are none."""
     drafting: Callable[[DraftingParts], Drafting] = _alone
@@ -105,12 +104,29 @@ DRAFTERS: Mapping[str, DrafterKind] = {
     "blended": DrafterKind(drafting=_blended),
     "trigram": DrafterKind(_trigram),
     "lookup": DrafterKind(_lookup),
-    "mixed": DrafterKind(drafting=_mixed),
     "tree": DrafterKind(drafting=_trees),
     UNIVERSAL: DrafterKind(drafting=_universal),
 }
 """The drafters that ship with osd."""
 KINDS = Registry("drafters", "drafters.kind", "osd.drafters", DrafterKind, DRAFTERS)
+
+
+def require_drafter(pair: Pair, settings: Settings) -> None:
+    """Check that the pair has a draft model where these settings ask for one, and one that reads its own text where
+    they ask for an acceptance head. Raises NeedsDraft, DecoderOnly."""
+    if settings.serve.record_branches:
+        require_decoder_only(pair.target.module, "serve.record_branches", pair.target.name)
+    if needs_head(settings.gamma):
+        require_decoder_only(pair.target.module, "gamma.rule = specdecpp", pair.target.name)
+    if has_draft(pair):
+        return
+    has_other = settings.drafters.kind == UNIVERSAL and pair.text_draft is not None
+    if settings.drafters.kind in MODEL_DRAFTERS and not has_other:
+        raise NeedsDraft(what=f"drafters.kind = {settings.drafters.kind}")
+    if needs_head(settings.gamma):
+        raise NeedsDraft(what="gamma.rule = specdecpp")
+    if settings.gamma.specdecpp.head is not None:
+        raise NeedsDraft(what="gamma.specdecpp.head")
 
 
 def make_drafting(
@@ -128,22 +144,14 @@ def make_drafting(
 
 def require_drafter_kind(settings: Settings) -> None:
     """Raise BadSetting where a drafter's name or table is wrong, or a table belongs to no drafter."""
-    drafters = settings.drafters
-    KINDS.require_known(drafters)
-    KINDS.table(drafters.kind, drafters)
-    name, key = proposer_name(settings), "drafters.branches" if drafters.kind == "mixed" else KINDS.key
-    if name is None:
-        return
-    if KINDS.entry(name, key).propose is None:
-        raise BadSetting(source="settings", key=key, reason=f"{name!r} proposes nothing beside a draft")
-    KINDS.table(name, drafters)
+    KINDS.require_known(settings.drafters)
+    KINDS.table(settings.drafters.kind, settings.drafters)
 
 
 def proposer_name(settings: Settings) -> str | None:
     """Return who proposes tokens; None where drafts are the draft's alone."""
     kind = settings.drafters.kind
-    own = {"causal": None, "tree": None, UNIVERSAL: None, "blended": "trigram", "mixed": settings.drafters.branches}
-    return own.get(kind, kind)
+    return {"causal": None, "tree": None, UNIVERSAL: None, "blended": "trigram"}.get(kind, kind)
 
 
 def make_proposer(name: str, settings: Settings) -> Proposer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -10,14 +11,15 @@ import torch
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.drafters.base import ShouldContinue
+from osd.drafters.base import DraftRequest
 from osd.drafters.causal import CausalDrafter, Feed
 from osd.drafters.chain import Chain
-from osd.drafters.feature_tree import FeatureTrees, TreeShape
+from osd.drafters.feature_tree import FeatureTrees
+from osd.drafters.loaded_draft import DraftModel
 from osd.models.decoder import CHUNK, Decoder
 from osd.models.features.decoder import FeatureDecoder
 from osd.sequence import SequenceState
-from osd.verification.warping import Warp
+from storage.settings import ServeSettings
 
 TOGETHER = 32
 """Columns of a row up to which it is read in the pass that all rows share."""
@@ -34,10 +36,6 @@ class FeatureDrafter(CausalDrafter):
         super().__init__(cast(Decoder, decoder), vocabulary)
         self.source: Decoder | None = None
         """The target's decoder, whose cache keeps the hidden states."""
-        self.places: Sequence[int] = ()
-        """The rows' places in the target's cache."""
-        self.shape: TreeShape | None = None
-        """How trees are to be; None for chains."""
         self._columns: WeakKeyDictionary[SequenceState, int] = WeakKeyDictionary()
         """Columns that have been read, by row."""
         self._hidden = torch.empty(0)
@@ -54,19 +52,16 @@ class FeatureDrafter(CausalDrafter):
             return max(0, row.length - 2)
         return self._columns.get(row, 0) if row.drafter_seen else 0
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None,
-        should_continue: ShouldContinue,
-    ) -> Draft:  # fmt: skip
-        """Draft chains or trees; see :meth:`osd.drafters.base.Drafter.propose`."""
-        lengths = [min(gamma, self.features.most) for gamma in gammas]
-        if self.shape is None:
-            return super().propose(rows, lengths, warp, chance, should_continue)
-        trees, self.failure = FeatureTrees(self.features, rows, self.vocabulary, self.shape, warp), None
+    def propose(self, request: DraftRequest) -> Draft:
+        """Draft chains or trees. What is raised ends them, and is ``failure``."""
+        lengths = [min(gamma, self.features.most) for gamma in request.gammas]
+        if request.tree is None:
+            return super().propose(replace(request, gammas=lengths))
+        trees, self.failure = FeatureTrees(self.features, request, request.tree, self.vocabulary), None
         try:
-            lengths = self._read(rows, lengths, 0)
+            lengths = self._prefill(request, lengths, 0)
             if any(lengths):
-                trees.grow(self._base(rows, [length > 0 for length in lengths]), lengths, should_continue)
+                trees.grow(self._base(request, [length > 0 for length in lengths]), lengths)
         except Exception as error:  # what was drawn before it was raised is verified all the same
             self.failure = error
         return trees.draft()
@@ -78,55 +73,58 @@ class FeatureDrafter(CausalDrafter):
             row.drafter_seen = row.length if lag <= TOGETHER else 1 + self.columns(row)
 
     def move_row(self, source: int, target: int, row: SequenceState) -> None:
-        """Move a row in the cache; see :meth:`osd.drafters.base.Drafter.move_row`."""
+        """Move a row in the cache."""
         if self.features.runs_on:
             self.features.move_row(source, target, self.columns(row))
 
     # chains, as CausalDrafter grows them
 
-    def _read(self, rows: Sequence[SequenceState], lengths: Sequence[int], size: int) -> list[int]:
+    def _prefill(self, request: DraftRequest, lengths: Sequence[int], size: int) -> list[int]:
         """Read what rows that go on after ``size`` tokens lack, up to what the pass that they share takes; rows that
         have more left, or no column yet, stop there."""
         left = list(lengths)
-        for place, row in enumerate(rows):
-            if left[place] <= size:
+        for index, row in enumerate(request.rows):
+            if left[index] <= size:
                 continue
             if row not in self._columns:
-                self._require_features(place, row)
-            self._read_row(place, row)
+                self._require_features(request.places[index], row)
+            self._read_row(request, index)
             if row.length < 2 or row.length - 1 - self.columns(row) > TOGETHER:
-                left[place] = min(size, left[place])
+                left[index] = min(size, left[index])
         return left
 
-    def _read_row(self, place: int, row: SequenceState) -> None:
+    def _read_row(self, request: DraftRequest, index: int) -> None:
         """Read a long row's columns in pieces, at most ``most_read`` of them, but for the last few."""
+        row = request.rows[index]
         begin, end = self.columns(row), row.length - 1
-        stop = min(end - 1, begin + (self.most_read or end))
+        stop = min(end - 1, begin + (request.most_read or end))
         while end - begin > TOGETHER and begin < stop:
             count = min(CHUNK, stop - begin)
-            features, tokens = self._inputs(place, row, begin, count)
-            self.features.read([begin], features[None], tokens[None], [count], first=place)
+            features, tokens = self._inputs(request.places[index], row, begin, count)
+            self.features.read([begin], features[None], tokens[None], [count], first=index)
             begin += count
             self._columns[row], row.drafter_seen = begin, max(1, begin)
 
-    def _base(self, rows: Sequence[SequenceState], going: Sequence[bool]) -> Tensor:
+    def _base(self, request: DraftRequest, going: Sequence[bool]) -> Tensor:
         """Read the last columns of the rows that are going to draft; return the features after them, (B, H)."""
-        starts = [self.columns(row) for row in rows]
+        rows, starts = request.rows, [self.columns(row) for row in request.rows]
         counts = [row.length - 1 - start if goes else 0 for row, start, goes in zip(rows, starts, going, strict=True)]
         features = torch.zeros(len(rows), max(counts), self.features.draft.feature_size,
                                dtype=self.features.cache_dtype, device=self.features.device)  # fmt: skip
         tokens = torch.zeros(features.shape[:2], dtype=torch.long, device=self.features.device)
-        for place, (row, start, count) in enumerate(zip(rows, starts, counts, strict=True)):
+        for index, (row, start, count) in enumerate(zip(rows, starts, counts, strict=True)):
             if count:
-                features[place, :count], tokens[place, :count] = self._inputs(place, row, start, count)
+                inputs = self._inputs(request.places[index], row, start, count)
+                features[index, :count], tokens[index, :count] = inputs
                 self._columns[row], row.drafter_seen = row.length - 1, row.length
         return self.features.read(starts, features, tokens, counts)
 
     def _inputs(self, place: int, row: SequenceState, begin: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return the target's features (count, F) of a row's columns from ``begin`` on, and the tokens after them."""
+        """Return the target's features (count, F) of a row's columns from ``begin`` on, and the tokens after them;
+        ``place``: the row's in the target's cache."""
         assert self.source is not None
         kept, device = self.source.cache.features, self.features.device
-        parts = [kept[number].read(self.places[place], begin, begin + count) for number in self.features.layers]
+        parts = [kept[number].read(place, begin, begin + count) for number in self.features.layers]
         features = torch.cat([part.to(device) for part in parts], dim=-1)
         return features, torch.tensor(row.tokens[begin + 1 : begin + 1 + count], device=device)
 
@@ -135,21 +133,51 @@ class FeatureDrafter(CausalDrafter):
         assert self.source is not None
         begin, count = self.columns(row), row.length - 1 - self.columns(row)
         kept = self.source.cache.features
-        at, end = self.places[place], begin + count
-        if not all(kept[number].has(at, begin, end) for number in self.features.layers):
+        if not all(kept[number].has(place, begin, begin + count) for number in self.features.layers):
             for offset in range(0, row.length - 1, CHUNK):
-                self.source.read(at, [row.tokens[:-1][offset : offset + CHUNK]], [offset])
+                self.source.read(place, [row.tokens[:-1][offset : offset + CHUNK]], [offset])
         self._columns.setdefault(row, 0)
 
-    def _feed(self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Feed:
+    def _feed(self, request: DraftRequest, chain: Chain) -> Feed:
         """Read the rows' columns before the first pass, and then the drafted tokens that were not read."""
         if not chain.passes:
-            self._hidden = self._base(rows, [length > chain.size for length in lengths])
+            self._hidden = self._base(request, chain.going)
         for index in range(chain.fed, chain.size):
-            starts = [row.length - 1 + index for row in rows]
+            starts = [row.length - 1 + index for row in request.rows]
             self._hidden = self.features.go_on(starts, self._hidden, chain.tokens[index])
         return torch.tensor(chain.size), (), ()
 
     def _logits(self, fed: Feed) -> Tensor:
         """Return the logits (B, 1, V) of the token after those that were fed."""
         return self.features.logits(self._hidden, int(fed[0])).unsqueeze(1)
+
+
+class FeatureDraftModel(DraftModel):
+    """A feature draft's weights and cache: it reads the hidden states that the target's passes leave in its cache."""
+
+    drafter: FeatureDrafter
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        """The kind of feature draft."""
+        return self.drafter.features.draft.kind
+
+    def read_target(self, target: Decoder) -> None:
+        """Read the hidden states of this target, whose cache keeps them from its next pass on."""
+        target.cache.keep_features(self.drafter.features.layers)
+        self.drafter.source = target
+
+    def configure(self, serve: ServeSettings, *, keeps_prefixes: bool) -> None:
+        """Do nothing: its layer attends by itself, and it reads no prompts."""
+
+    def may_take(self, decoder: Decoder | FeatureDecoder) -> bool:
+        """Return whether it may take a decoder's weights: those of a draft of its kind, which reads the same of the
+        target."""
+        return isinstance(decoder, FeatureDecoder) and self.drafter.features.alike(decoder)
+
+    def exchange(self, decoder: Decoder, *, owned: bool) -> None:
+        """Take another draft's weights."""
+        self.drafter.features.adopt(cast(FeatureDecoder, decoder))
+
+    def regroup(self) -> None:
+        """Do nothing: it has no adapters, and no acceptance head."""

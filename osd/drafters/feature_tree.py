@@ -19,14 +19,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osd.draft import Draft, Tree
-from osd.drafters.base import ShouldContinue
+from osd.draft import Draft, draft_of
+from osd.draft_tree import Tree
+from osd.drafters.base import DraftRequest, TreeShape
 from osd.gamma.base import Signal
 from osd.models.attention_metadata import Layout
 from osd.models.features.decoder import ROOM, FeatureDecoder
-from osd.sequence import SequenceState
 from osd.verification.logits_processors import process_nodes
-from osd.verification.warping import Warp
 
 CANDIDATES = 64
 """Likeliest tokens of a node that may be its children: what is drawn is drawn from q over them."""
@@ -35,15 +34,6 @@ WIDEST = 16
 MARGIN = 0.5
 """Share of the bar that a node's own estimate must reach: calibration may think better of it."""
 Floats = npt.NDArray[np.float64]
-
-
-class TreeShape(NamedTuple):
-    """How large trees may be."""
-
-    nodes: int
-    """Drafted tokens of a row at most."""
-    bar: float
-    """Chance that nodes needed lately to be worth their verification; 0 for no bound."""
 
 
 class _Level(NamedTuple):
@@ -58,26 +48,24 @@ class _Level(NamedTuple):
 class FeatureTrees:
     """The trees of one draft's rows while they grow."""
 
-    def __init__(
-        self, decoder: FeatureDecoder, rows: Sequence[SequenceState], vocabulary: int, shape: TreeShape,
-        warp: Warp | None,
-    ) -> None:  # fmt: skip
-        self._decoder, self._rows, self._vocabulary, self._shape, self._warp = decoder, rows, vocabulary, shape, warp
-        self.trees = [Tree() for _ in rows]
-        self._gains: list[list[float]] = [[1.0] for _ in rows]
+    def __init__(self, decoder: FeatureDecoder, request: DraftRequest, shape: TreeShape, vocabulary: int) -> None:
+        self._decoder, self._request, self._shape, self._vocabulary = decoder, request, shape, vocabulary
+        self._rows, self._warp = request.rows, request.warp
+        self.trees = [Tree() for _ in self._rows]
+        self._gains: list[list[float]] = [[1.0] for _ in self._rows]
         """Cumulative chance of each node, the root first."""
         self._drawn_from: list[tuple[int, int, Tensor, Tensor]] = []
         """Row and node, and the tokens and q that the node's children were drawn from."""
-        self._fed: list[list[int]] = [[] for _ in rows]
+        self._fed: list[list[int]] = [[] for _ in self._rows]
         """The nodes that the draft has read, by row, with places that nothing stands at (−1)."""
         self._level_width = 0
         """Nodes of a row in the level that was read last, padding included."""
-        self._told: list[tuple[float, int]] = [(0.0, 0) for _ in rows]
+        self._peaks: list[tuple[float, int]] = [(0.0, 0) for _ in self._rows]
         """By row, of the newest level: the chance that it has the next token where the level above had one, as the
         draft sees it before any is drawn, and its likeliest token."""
         self.passes = 0
 
-    def grow(self, hidden: Tensor, depths: Sequence[int], should_continue: ShouldContinue) -> None:
+    def grow(self, hidden: Tensor, depths: Sequence[int]) -> None:
         """Grow all levels, from the features (B, H) after the rows' last tokens, to depths (B,), or as far as the gamma
         rules go on. A level that is there stays: to leave out what was drawn, for what it is, would not be exact."""
         frontier, hidden, depths = [[0] if depth else [] for depth in depths], hidden.unsqueeze(1), list(depths)
@@ -89,7 +77,7 @@ class FeatureTrees:
             self.passes += 1
             grown = self._choose(level, frontier, depths, depth)
             depths = [length if grown[i] else min(length, depth - 1) for i, length in enumerate(depths)]
-            should_continue(self._rows, depths, depth, self._read)
+            self._request.should_continue(self._rows, depths, depth, self._read)
             frontier = [nodes if depth < depths[i] else [] for i, nodes in enumerate(grown)]
             if not any(frontier) or len(self._fed[0]) + max(map(len, frontier)) > ROOM:
                 return
@@ -99,22 +87,17 @@ class FeatureTrees:
         """Return a signal of the newest level, by row: the peak for every one but ``acceptance``, which no head gives
         here."""
         if signal == "peak_token":
-            return list(self._told)
-        return [math.nan if signal == "acceptance" else peak for peak, _ in self._told]
+            return list(self._peaks)
+        return [math.nan if signal == "acceptance" else peak for peak, _ in self._peaks]
 
     def draft(self) -> Draft:
         """Return the trees as a draft."""
-        size = max(map(len, self.trees))
-        device = self._decoder.device
-        lines = [[*tree.tokens, *[0] * (size - len(tree))] for tree in self.trees]
-        tokens = torch.tensor(lines, dtype=torch.long, device=device).view(len(lines), size)
-        lengths = tuple(map(len, self.trees))
-        return Draft(tokens, lengths, self._q(size), self.passes, trees=tuple(self.trees))
+        return draft_of(self.trees, self._q(), self.passes, self._decoder.device)
 
-    def _q(self, size: int) -> Tensor | None:
+    def _q(self) -> Tensor | None:
         """Return (B, Q, V) what the children of each node were drawn from, up to the last node that has such; None in a
         batch that is all greedy."""
-        if self._warp is None or not size:
+        if self._warp is None or not any(map(len, self.trees)):
             return None
         most = max((node + 1 for _, node, _, _ in self._drawn_from), default=1)
         q = torch.zeros(len(self.trees), most, self._vocabulary, dtype=torch.float32, device=self._decoder.device)
@@ -152,7 +135,7 @@ class FeatureTrees:
             width = min(WIDEST, -(-self._shape.nodes // max(1, depths[i])))
             left = self._shape.nodes - len(self.trees[i])
             pairs = self._best(i, nodes, chances[i], width, left if self._rows[i].greedy else left - depths[i] + depth)
-            self._tell(i, nodes, pairs, chances[i], ids[i])
+            self._note_peak(i, nodes, pairs, chances[i], ids[i])
             if self._rows[i].greedy:
                 new = [self._add(i, nodes[m], ids[i][m][k], float(chances[i, m, k])) for m, k in pairs]
             else:
@@ -174,14 +157,14 @@ class FeatureTrees:
         places = [divmod(int(at), gains.shape[1]) for at in order]
         return [(m, k) for m, k in places if gains[m, k] >= least]
 
-    def _tell(
+    def _note_peak(
         self, row: int, nodes: Sequence[int], pairs: Sequence[tuple[int, int]], chances: Floats, ids: list[list[int]]
     ) -> None:
         """Note what gamma rules are told of a row's new level."""
         own = self._gains[row]
         above = sum(own[node] for node in nodes)
         peak = sum(own[nodes[m]] * float(chances[m, k]) for m, k in pairs) / above if above else 0.0
-        self._told[row] = min(peak, 1.0), ids[pairs[0][0]][pairs[0][1]] if pairs else 0
+        self._peaks[row] = min(peak, 1.0), ids[pairs[0][0]][pairs[0][1]] if pairs else 0
 
     def _add(self, row: int, parent: int, token: int, chance: float) -> int:
         """Add a child and its chances."""

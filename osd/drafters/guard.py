@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
-from osd.draft import Draft
-from osd.drafters.base import Drafting, ShouldContinue
+from osd.draft import Draft, empty_draft
+from osd.drafters.base import Drafting, DraftRequest
 from osd.drafters.pool import DraftPool
 from osd.sequence import SequenceState
-from osd.verification.warping import Warp
 from storage.errors import BadProposal
 
 
@@ -41,7 +37,7 @@ class DraftGuard:
             self.drafting.join(row, draft)
         except Exception as error:
             self._failed(error, [row])
-            if not self.pool.seats(row):
+            if not self.pool.has(row):
                 self.pool.join(row, self.pool.default.draft)
 
     def leave(self, row: SequenceState) -> None:
@@ -52,30 +48,22 @@ class DraftGuard:
         except Exception as error:
             if not in_doubt:  # else it may know nothing of the row
                 self._failed(error, [])
-        if self.pool.seats(row):
+        if self.pool.has(row):
             self.pool.leave(row)
 
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        warp: Warp | None,
-        chance: Tensor | None,
-        should_continue: ShouldContinue,
-    ) -> Draft:
+    def propose(self, request: DraftRequest) -> Draft:
         """Draft, as :meth:`osd.drafters.base.Drafting.propose`; nothing where the drafter raises, or rests."""
         self._asked = False
-        device = self.pool.device
         if not self.failures.may_ask(self.name) or (self.failures.doubtful and not self._join_anew()):
-            return nothing(len(rows), device)
+            return empty_draft(len(request.rows), self.pool.device)
         try:
-            draft = self.drafting.propose(rows, gammas, warp, chance, should_continue)
+            draft = self.drafting.propose(request)
             if self.drafting is not self.pool:
-                _require_sound(draft, gammas, self.pool.vocabulary)
+                _require_sound(draft, request.gammas, self.pool.vocabulary)
         except Exception as error:
-            self._failed(error, rows)
-            return nothing(len(rows), device)
-        self.failures.well(self.name)
+            self._failed(error, request.rows)
+            return empty_draft(len(request.rows), self.pool.device)
+        self.failures.note_success(self.name)
         self._asked = True
         return draft
 
@@ -105,7 +93,7 @@ class DraftGuard:
             return row.loaded.version
 
     def _failed(self, error: Exception, rows: Sequence[SequenceState]) -> None:
-        self.failures.note(self.name, error, rows)
+        self.failures.note_failure(self.name, error, rows)
         self.pool.forget(rows)
 
     def _join_anew(self) -> bool:
@@ -117,11 +105,6 @@ class DraftGuard:
             row.drafter_seen = 0
             self.join(row, row.decision.draft)
         return not self.failures.doubtful
-
-
-def nothing(rows: int, device: torch.device) -> Draft:
-    """Return a draft of no tokens."""
-    return Draft(torch.zeros(rows, 0, dtype=torch.long, device=device), (0,) * rows, None, 0)
 
 
 def _require_sound(draft: Draft, gammas: Sequence[int], vocabulary: int) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 
 from osd.draft import Draft
+from osd.drafters.base import DraftRequest
 from osd.drafters.causal import CausalDrafter
-from osd.drafters.feature_drafter import FeatureDrafter
 from osd.gamma.base import CostModel
 from osd.models.acceptance_head import HeadPass, heads_of
 from osd.models.decoder import Decoder
 from osd.models.features.decoder import FeatureDecoder
 from osd.models.lora.adapter import Adapter
 from osd.models.lora.bank import AdapterRows
+from osd.models.prefix_cache import draft_prefixes
+from osd.models.target_only import EVERYWHERE
 from osd.sequence import SequenceState
+from storage.settings import ServeSettings
 
 
 class DraftModel:
@@ -25,15 +28,19 @@ class DraftModel:
     2 · layers · key-value heads · head width elements a position.
     """
 
+    kind = "full"
+    """What its weights are: full, or a kind of feature draft."""
+
     def __init__(
-        self, decoder: Decoder, vocabulary: int, *, name: str | None, base: str | None, weight_bytes: int, limit: int
-    ) -> None:
-        """Wrap a decoder. ``name``: under which its costs are kept, None for the engine's first. ``base``: digest of
-        these weights, by which drafts and adapters share them; None where none could. ``limit``: positions it knows."""
-        self.drafter = CausalDrafter(decoder, vocabulary)
+        self, drafter: CausalDrafter, *, name: str | None = None, base: str | None = None, weight_bytes: int = 0,
+        limit: int = EVERYWHERE, owned: bool = False,
+    ) -> None:  # fmt: skip
+        """Wrap a drafter. ``name``: under which its costs are kept, None for the engine's first. ``base``: digest of
+        these weights, by which drafts and adapters share them; None where none could. ``limit``: positions it knows.
+        ``owned``: whether nobody else has the weights, so that others may be copied over them."""
+        self.drafter = drafter
         self.name, self.base, self.weight_bytes, self.limit = name, base, weight_bytes, limit
-        self.owns_weights = False
-        """Whether nobody else has the weights, so that others may be copied over them."""
+        self.owns_weights = owned
         self.rows: list[SequenceState] = []
         self.newest: Draft | None = None
         """What it proposed in the current round; None when it proposed nothing."""
@@ -58,6 +65,10 @@ class DraftModel:
         """Return the part of ``whole``, the engine's cost model, that is about this draft."""
         return whole if self.name is None else whole.of(self.name)
 
+    def may_take(self, decoder: Decoder | FeatureDecoder) -> bool:
+        """Return whether it may take a decoder's weights in the place of its own."""
+        return not isinstance(decoder, FeatureDecoder)
+
     def exchange(self, decoder: Decoder, *, owned: bool) -> None:
         """Take another decoder's weights, which are nobody else's if ``owned``; what is cached is only stale. Where
         graphs were captured over weights of its own, the new ones are copied over those."""
@@ -67,6 +78,27 @@ class DraftModel:
         else:
             self.decoder.forward, self.owns_weights = decoder.forward, owned
         self.decoder.shared = decoder.shared
+
+    def read_target(self, target: Decoder) -> None:
+        """Do nothing: it reads the text alone."""
+
+    def configure(self, serve: ServeSettings, *, keeps_prefixes: bool) -> None:
+        """Keep a cache of prompts' prefixes, where the settings give it memory."""
+        if keeps_prefixes and self.drafter.prefixes is None and not self.decoder.encodes:
+            self.drafter.prefixes = draft_prefixes(serve, self.decoder.cache)
+
+    def propose(self, request: DraftRequest, costs: CostModel, device: torch.device) -> Draft:
+        """Draft for its rows; what is proposed comes to ``device``. ``costs``: the engine's cost model."""
+        own, most = self.costs(costs), request.most_read
+        unread = [row.unread() for row, gamma in zip(request.rows, request.gammas, strict=True) if gamma]
+        own.unread = sum(unread if most is None else (min(each, most) for each in unread))
+        self.newest = None
+        self.newest = draft = self.drafter.propose(request.on(self.device)).to(device)
+        if self.decoder.became_quicker():
+            own.forget_drafts()
+        if not draft.passes:
+            own.unread = 0
+        return draft
 
     def join(self, row: SequenceState) -> None:
         """Add a row that is new to it."""
@@ -90,53 +122,10 @@ class DraftModel:
 
     def regroup(self) -> None:
         """Rows, or their adapters or heads, have changed."""
-        seats = [seat_of(row) for row in self.rows]
-        used = self._bank.set_rows([seat.adapter for seat in seats])
+        drafts = [loaded_draft_of(row) for row in self.rows]
+        used = self._bank.set_rows([draft.adapter for draft in drafts])
         self.decoder.adapters = self._bank.mix if used else None
-        self.drafter.head = heads_of([seat.head for seat in seats])
-
-
-class FeatureDraftModel(DraftModel):
-    """A feature draft's weights and cache: it reads the hidden states that the target's passes leave in its cache."""
-
-    def __init__(
-        self, decoder: FeatureDecoder, vocabulary: int, *, name: str | None, base: str | None, weight_bytes: int,
-        limit: int,
-    ) -> None:  # fmt: skip
-        """Wrap a decoder; arguments as of :class:`DraftModel`."""
-        self.drafter: FeatureDrafter = FeatureDrafter(decoder, vocabulary)
-        self.name, self.base, self.weight_bytes, self.limit = name, base, weight_bytes, limit
-        self.owns_weights = True
-        self.rows = []
-        self.newest = None
-
-    @property
-    def cache_bytes(self) -> int:
-        """Memory of its cache, in bytes."""
-        return self.decoder.cache.bytes
-
-    def exchange(self, decoder: Decoder, *, owned: bool) -> None:
-        """Take another draft's weights; see :meth:`DraftModel.exchange`. :func:`exchanges` has said that it can."""
-        self.drafter.features.adopt(cast(FeatureDecoder, decoder))
-
-    def regroup(self) -> None:
-        """Do nothing: it has no adapters, and no acceptance head."""
-
-
-def model_of(decoder: Decoder | FeatureDecoder, vocabulary: int, **facts: Any) -> DraftModel:
-    """Return the draft model of a decoder; ``facts``: arguments of :class:`DraftModel`."""
-    kind: Any = FeatureDraftModel if isinstance(decoder, FeatureDecoder) else DraftModel
-    made: DraftModel = kind(decoder, vocabulary, **facts)
-    return made
-
-
-def exchanges(body: DraftModel, decoder: Decoder | FeatureDecoder) -> bool:
-    """Return whether a draft model may take a decoder's weights in the place of its own: drafts of one kind, which read
-    the same of the target."""
-    own = body.drafter.features if isinstance(body, FeatureDraftModel) else None
-    if own is None or not isinstance(decoder, FeatureDecoder):
-        return own is None and not isinstance(decoder, FeatureDecoder)
-    return own.alike(decoder)
+        self.drafter.head = heads_of([draft.head for draft in drafts])
 
 
 class LoadedDraft:
@@ -157,6 +146,6 @@ class LoadedDraft:
         return self.body.limit
 
 
-def seat_of(row: SequenceState) -> LoadedDraft:
+def loaded_draft_of(row: SequenceState) -> LoadedDraft:
     """Return the draft that serves a row, which the pool gave it."""
     return cast(LoadedDraft, row.loaded)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from osd.draft import TreeProposal
+from osd.draft_tree import TreeProposal
 from osd.sequence import SequenceState
 
 Index = npt.NDArray[np.int64]

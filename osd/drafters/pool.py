@@ -3,29 +3,81 @@
 Rows are grouped by :class:`DraftModel`. Full weights are a draft model each; adapters over one base, and
 the bare base, share one, so their rows share its passes and its cache. Where one draft model serves the whole batch
 nothing is regrouped.
+
+What drafters raise is counted, and logged at most once a minute a kind; a drafter that keeps raising rests.
 """
 
 from __future__ import annotations
 
+import logging
+import time
+import traceback
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from torch import Tensor
+import torch
 
-from osd.draft import Draft
-from osd.drafters.base import ShouldContinue
-from osd.drafters.chain_override import Begin
-from osd.drafters.failures import DraftFailures
-from osd.drafters.feature_tree import TreeShape
-from osd.drafters.loaded_draft import DraftModel, FeatureDraftModel, LoadedDraft, seat_of
-from osd.drafters.merge import Part, merge, pick
+from osd.draft import Draft, Part, merge
+from osd.drafters.base import DraftRequest
+from osd.drafters.loaded_draft import DraftModel, LoadedDraft, loaded_draft_of
 from osd.gamma.base import CostModel
 from osd.models.acceptance_head import HeadPass
 from osd.models.decoder import Decoder
 from osd.models.device_timer import Laps
-from osd.models.prefix_cache import draft_prefixes
 from osd.sequence import SequenceState
-from osd.verification.warping import Warp
 from storage.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+
+LONGEST = 1024
+"""Most rounds for which a drafter rests."""
+QUIET_SECONDS = 60.0
+"""Seconds before the same error of the same drafter is logged again."""
+
+
+class DraftFailures:
+    """The failures of one engine's drafters, by name. After n in a row a drafter rests for 2ⁿ rounds."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        """How often each drafter has raised."""
+        self.doubtful: dict[str, SequenceState] = {}
+        """Rows of which what drafters know is in doubt, by request: they have to join anew."""
+        self._in_a_row: Counter[str] = Counter()
+        self._rest: dict[str, int] = {}
+        self._logged: dict[tuple[str, str], float] = {}
+
+    def may_ask(self, name: str) -> bool:
+        """Return whether a drafter is to be asked in this round; call it once a round."""
+        left = self._rest.pop(name, 0) if self._rest else 0
+        if left > 1:
+            self._rest[name] = left - 1
+        return not left
+
+    def note_success(self, name: str) -> None:
+        """Note a round in which a drafter raised nothing."""
+        if self._in_a_row:
+            self._in_a_row.pop(name, None)
+
+    def note_failure(self, name: str, error: Exception, rows: Sequence[SequenceState] = ()) -> None:
+        """Note what a drafter raised; what it knows of these rows is in doubt."""
+        self.doubtful |= {row.request.id: row for row in rows}
+        self.counts[name] += 1
+        self._in_a_row[name] += 1
+        self._rest[name] = min(1 << self._in_a_row[name], LONGEST)
+        key, now = (name, type(error).__name__), time.monotonic()
+        if now - self._logged.get(key, -QUIET_SECONDS) >= QUIET_SECONDS:
+            self._logged[key] = now
+            self._log(*key, error)
+
+    def _log(self, name: str, kind: str, error: Exception) -> None:
+        """Log the kind of error and its place. The message may hold a text, and stays out."""
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        message = "%s raised %s%s while drafting (%d times so far); decoding goes on without its draft"
+        log.error(message, name, kind, place, self.counts[name], extra={"action": "draft_failed"})
+
 
 DRAFTS_READ = 2
 """Most tokens of each row that drafts prefill in a step, in multiples of the target's budget: their passes are
@@ -35,22 +87,14 @@ cheaper."""
 class DraftPool:
     """Drafters by the draft's name. ``default`` serves where the one asked for is not here, and never leaves."""
 
-    def __init__(self, default: LoadedDraft, vocabulary: int, costs: CostModel) -> None:
+    def __init__(self, default: LoadedDraft, vocabulary: int, costs: CostModel, device: torch.device) -> None:
+        """``vocabulary``: width of the target's logits; ``device``: where drafts are wanted, the target's."""
         self.default = default
         self.loaded_drafts: dict[str, LoadedDraft] = {default.draft: default}
         """Every draft that new requests may get."""
         self.heads: dict[str, HeadPass | None] = {}
         """Acceptance heads by the draft's name."""
-        self.vocabulary, self.costs = vocabulary, costs
-        self.device = default.body.device
-        """Where drafts are wanted: the target's device."""
-        self.most_read: int | None = None
-        """Most tokens of a row that a draft prefills in one round; a row that has more unread drafts nothing yet. None:
-        all."""
-        self.second: Begin | None = None
-        """Returns what may put other tokens into the drafts' chains; None where nothing may."""
-        self.shape: TreeShape | None = None
-        """How large the trees are of drafts that draft such; None where all draft chains."""
+        self.vocabulary, self.costs, self.device = vocabulary, costs, device
         self._target: Decoder | None = None
         self._serve: ServeSettings | None = None
         self.busy: list[DraftModel] = []
@@ -64,21 +108,17 @@ class DraftPool:
         self.failures = DraftFailures()
         """What these drafts, and others beside them, have raised."""
 
-    def read_as(self, serve: ServeSettings) -> None:
-        """Have drafts prefill in pieces, with a prefix cache for the default draft, as the settings say."""
-        self._serve, self.most_read = serve, DRAFTS_READ * serve.prefill_tokens
-
-    def read_from(self, target: Decoder) -> None:
-        """Have feature drafts read the hidden states of this target, whose cache keeps them from now on."""
-        self._target = target
+    def configure(self, target: Decoder, serve: ServeSettings) -> None:
+        """Have drafts prefill in pieces, with a prefix cache for the default draft, as the settings say; and feature
+        drafts read the hidden states of this target, whose cache keeps them from now on."""
+        self._target, self._serve = target, serve
         for loaded in self.loaded_drafts.values():
-            self.keep_features(loaded.body)
+            self.connect(loaded.body)
 
-    def keep_features(self, body: DraftModel) -> None:
-        """Have the target's cache keep what a draft model reads of it, from its next pass on."""
-        if self._target is not None and isinstance(body, FeatureDraftModel):
-            self._target.cache.keep_features(body.drafter.features.layers)
-            body.drafter.source = self._target
+    def connect(self, body: DraftModel) -> None:
+        """Have a draft model read what it reads of the target."""
+        if self._target is not None:
+            body.read_target(self._target)
 
     @property
     def decoder(self) -> Decoder:
@@ -107,6 +147,8 @@ class DraftPool:
         """Seat a row with a draft, for its life; with the default one where that draft is not here."""
         row.loaded = loaded = self.loaded_drafts.get(draft, self.default)
         body = loaded.body
+        if self._serve is not None:
+            body.configure(self._serve, keeps_prefixes=body is self.default.body)
         body.join(row)
         loaded.rows += 1
         self._touch(loaded)
@@ -116,7 +158,7 @@ class DraftPool:
 
     def leave(self, row: SequenceState) -> None:
         """Let go of a row that has ended."""
-        loaded = seat_of(row)
+        loaded = loaded_draft_of(row)
         loaded.rows -= 1
         self.idled += not loaded.rows
         self._touch(loaded)
@@ -129,8 +171,8 @@ class DraftPool:
         self._share_out()
 
     def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
-        """See :meth:`osd.drafters.base.Drafter.commit`."""
-        body = seat_of(row).body
+        """Note what was accepted; see :meth:`osd.drafters.base.Drafting.commit`."""
+        body = loaded_draft_of(row).body
         if body.newest is not None:
             body.drafter.commit(row, length_before, accepted, body.newest)
 
@@ -141,83 +183,51 @@ class DraftPool:
         for body in self.busy:
             body.newest = None
 
-    def seats(self, row: SequenceState) -> bool:
+    def has(self, row: SequenceState) -> bool:
         """Return whether a row has joined and not left."""
         return any(row in body.rows for body in self.busy)
 
     def costs_beside(self, row: SequenceState) -> CostModel | None:
         """Return the cost model of the row's draft; None where it is the engine's first."""
-        body = seat_of(row).body
+        body = loaded_draft_of(row).body
         return None if body.name is None else body.costs(self.costs)
 
     # drafting
 
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        warp: Warp | None,
-        chance: Tensor | None,
-        should_continue: ShouldContinue,
-    ) -> Draft:
-        """Draft chains; see :meth:`osd.drafters.base.Drafter.propose`."""
+    def propose(self, request: DraftRequest) -> Draft:
+        """Draft for each row with its draft; see :meth:`osd.drafters.base.Drafting.propose`."""
         self._timed.clear()
         self._laps.begin()
-        if len(self.busy) == 1 and self.busy[0].rows == rows:
-            return self._ask(self.busy[0], range(len(rows)), gammas, warp, chance, should_continue)
-        places = {id(row): i for i, row in enumerate(rows)}
+        if self._serve is not None:
+            request = replace(request, most_read=DRAFTS_READ * self._serve.prefill_tokens)
+        if len(self.busy) == 1 and self.busy[0].rows == request.rows:
+            return self._ask(self.busy[0], request)
+        indices = {id(row): i for i, row in enumerate(request.rows)}
         parts: list[Part] = []
         for body in self.busy:
-            where = [places[id(row)] for row in body.rows]
-            some = None if warp is None else warp.take(where)
-            draft = self._ask(body, where, [gammas[i] for i in where], some, pick(chance, where), should_continue)
-            parts.append((draft, where))
-        return merge(parts, len(rows), self.vocabulary, self.device, sampled=warp is not None)
+            mine = [indices[id(row)] for row in body.rows]
+            parts.append((self._ask(body, request.select(body.rows, mine)), mine))
+        return merge(parts, len(request.rows), self.vocabulary, self.device, sampled=request.sampled)
 
-    def _ask(
-        self,
-        body: DraftModel,
-        places: Sequence[int],
-        gammas: Sequence[int],
-        warp: Warp | None,
-        chance: Tensor | None,
-        should_continue: ShouldContinue,
-    ) -> Draft:
-        body.newest = None
+    def _ask(self, body: DraftModel, request: DraftRequest) -> Draft:
+        """Have one draft model draft for its rows."""
         name = body.name or self.default.draft
         if not self.failures.may_ask(name):
-            gammas = [0] * len(gammas)
-        body.drafter.most_read = most = self.most_read
-        body.drafter.second = self.second
-        if isinstance(body, FeatureDraftModel):
-            body.drafter.places, body.drafter.shape = places, self.shape
-        elif body.drafter.prefixes is None and self._serve and body is self.default.body and not body.decoder.encodes:
-            body.drafter.prefixes = draft_prefixes(self._serve, body.decoder.cache)
-        unread = [row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma]
-        body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))
-        if body.device != self.device:
-            warp = None if warp is None else warp.on(body.device)
-            chance = None if chance is None else chance.to(body.device)
-        draft = body.drafter.propose(body.rows, gammas, warp, chance, should_continue)
-        body.newest = draft = draft if body.device == self.device else draft.to(self.device)
-        self._look_at(body, name)
-        if body.decoder.quicker:
-            body.decoder.quicker = False
-            body.costs(self.costs).forget_drafts()
-        if not draft.passes:
-            body.costs(self.costs).unread = 0
+            request = replace(request, gammas=[0] * len(request.gammas))
+        draft = body.propose(request, self.costs, self.device)
+        self._note_failure(body, name)
         if steps := max(draft.passes, draft.size if draft.trees is None else 0):
             self._timed.append((body, len(body.rows), steps))
             self._laps.end_one()
         return draft
 
-    def _look_at(self, body: DraftModel, name: str) -> None:
+    def _note_failure(self, body: DraftModel, name: str) -> None:
         """Note whether the draft raised; if so, its cache is in doubt."""
         if error := body.drafter.failure:
-            self.failures.note(name, error)
+            self.failures.note_failure(name, error)
             self.forget(body.rows)
         else:
-            self.failures.well(name)
+            self.failures.note_success(name)
 
     def measure(self, whole_ms: float) -> None:
         """Update each draft model's costs with its time; ``whole_ms`` is the round's drafting in all."""

@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-from osd.drafters.loaded_draft import DraftModel, FeatureDraftModel, LoadedDraft, exchanges, model_of, seat_of
+import torch
+
+from osd.drafters.causal import CausalDrafter
+from osd.drafters.feature_drafter import FeatureDrafter, FeatureDraftModel
+from osd.drafters.loaded_draft import DraftModel, LoadedDraft, loaded_draft_of
 from osd.drafters.pool import DraftPool
 from osd.models.decoder import Decoder
 from osd.models.features.decoder import FeatureDecoder
 from osd.models.lora.adapter import Adapter
+from osd.models.needs_draft import NeedsDraft
+from osd.sequence import SequenceState
+from storage.settings import ServeSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +64,7 @@ class DraftMemory:
     """Weights and cache of the base that it shares with others; 0 where it shares nothing."""
 
 
-RecordedRound = Literal["taken", "later", "never"]
+LetIn = Literal["taken", "later", "never"]
 
 
 class DraftResidency:
@@ -67,7 +74,7 @@ class DraftResidency:
     def __init__(self, pool: DraftPool, budget: int | None = None) -> None:
         self.pool, self.budget = pool, budget
 
-    def take(self, arrival: LoadedVersion) -> RecordedRound:
+    def let_in(self, arrival: LoadedVersion) -> LetIn:
         """Let a version in. Returns ``later`` where there is no room while others serve, or its base has left;
         ``never`` where it does not fit beside the default draft."""
         loaded, there = self.pool.loaded_drafts.get(arrival.draft), self._body_over(arrival.base)
@@ -78,7 +85,7 @@ class DraftResidency:
         elif there is None and arrival.decoder is None:
             return "later"
         else:
-            return self._seat(arrival, there or self._new_body(arrival))
+            return self._add_draft(arrival, there or self._new_body(arrival))
         return "taken"
 
     def unload(self, draft: str) -> bool:
@@ -101,8 +108,7 @@ class DraftResidency:
         if loaded.adapter:
             shared = body.weight_bytes + body.cache_bytes
             return DraftMemory("lora", loaded.version, loaded.adapter.bytes, 0, shared)
-        kind = body.drafter.features.draft.kind if isinstance(body, FeatureDraftModel) else "full"
-        return DraftMemory(kind, loaded.version, body.weight_bytes, body.cache_bytes, 0)
+        return DraftMemory(body.kind, loaded.version, body.weight_bytes, body.cache_bytes, 0)
 
     def _replace(self, loaded: LoadedDraft, arrival: LoadedVersion, body: DraftModel) -> None:
         """Set another adapter over the same base, or none."""
@@ -116,7 +122,7 @@ class DraftResidency:
         body.base, body.weight_bytes, body.limit = arrival.base, arrival.weight_bytes, arrival.limit
         self._replace(loaded, arrival, body)
 
-    def _seat(self, arrival: LoadedVersion, body: DraftModel) -> RecordedRound:
+    def _add_draft(self, arrival: LoadedVersion, body: DraftModel) -> LetIn:
         """Add a draft, where there is room for one. Rows of the version before keep theirs."""
         loaded = LoadedDraft(arrival.draft, arrival.version, body, arrival.adapter)
         loaded.head = self.pool.heads.get(arrival.draft)
@@ -138,7 +144,7 @@ class DraftResidency:
             limit=arrival.limit,
         )  # fmt: skip
         body.owns_weights = arrival.owned
-        self.pool.keep_features(body)
+        self.pool.connect(body)
         return body
 
     def _body_over(self, base: str | None) -> DraftModel | None:
@@ -150,11 +156,11 @@ class DraftResidency:
 
     def _may_exchange(self, loaded: LoadedDraft, decoder: Decoder | FeatureDecoder) -> bool:
         """Return whether a draft's own model may take these weights."""
-        return self._is_alone(loaded) and exchanges(loaded.body, decoder)
+        return self._is_alone(loaded) and loaded.body.may_take(decoder)
 
     def _is_alone(self, loaded: LoadedDraft) -> bool:
         """Return whether no other draft uses its body."""
-        loaded_drafts = [*self.pool.loaded_drafts.values(), *(seat_of(row) for row in loaded.body.rows)]
+        loaded_drafts = [*self.pool.loaded_drafts.values(), *(loaded_draft_of(row) for row in loaded.body.rows)]
         return all(other is loaded for other in loaded_drafts if other.body is loaded.body)
 
     def _make_room(self, loaded: LoadedDraft) -> bool:
@@ -169,10 +175,65 @@ class DraftResidency:
 
     def _kept(self) -> list[LoadedDraft]:
         """Return the loaded drafts that new rows may get, and those that rows still use."""
-        return [*self.pool.loaded_drafts.values(), *(seat_of(row) for body in self.pool.busy for row in body.rows)]
+        rows = (row for body in self.pool.busy for row in body.rows)
+        return [*self.pool.loaded_drafts.values(), *map(loaded_draft_of, rows)]
 
     def _bytes(self, loaded_drafts: Iterable[LoadedDraft]) -> int:
         kept: Sequence[LoadedDraft] = list(loaded_drafts)
         bodies = {id(loaded.body): loaded.body for loaded in kept}.values()
         adapters = {id(loaded.adapter): loaded.adapter for loaded in kept if loaded.adapter}.values()
         return sum(b.weight_bytes + b.cache_bytes for b in bodies) + sum(adapter.bytes for adapter in adapters)
+
+
+def model_of(decoder: Decoder | FeatureDecoder, vocabulary: int, **facts: Any) -> DraftModel:
+    """Return the draft model of a decoder; ``facts``: arguments of :class:`DraftModel`."""
+    if isinstance(decoder, FeatureDecoder):
+        return FeatureDraftModel(FeatureDrafter(decoder, vocabulary), **facts | {"owned": True})
+    return DraftModel(CausalDrafter(decoder, vocabulary), **facts)
+
+
+class NullDraftModel(DraftModel):
+    """Stands in where there is no draft model: it takes rows, drafts nothing, and has no weights and no cache."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(cast(CausalDrafter, NullDrafter()))
+        self._device = device
+
+    @property
+    def decoder(self) -> Decoder:
+        """No decoder: raises NeedsDraft."""
+        raise NeedsDraft(what="This")
+
+    @property
+    def device(self) -> torch.device:
+        """The target's device."""
+        return self._device
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of its cache: 0."""
+        return 0
+
+    def configure(self, serve: ServeSettings, *, keeps_prefixes: bool) -> None:
+        """Do nothing: there is no pass."""
+
+    def join(self, row: SequenceState) -> None:
+        """Take a row in."""
+        self.rows.append(row)
+
+    def leave(self, row: SequenceState) -> None:
+        """Let a row go."""
+        self.rows.remove(row)
+
+    def prepare(self) -> bool:
+        """Prepare nothing."""
+        return False
+
+    def regroup(self) -> None:
+        """Do nothing: nothing depends on which rows there are."""
+
+
+class NullDrafter:
+    """What a draft model's drafter is asked without drafting."""
+
+    head: Any = None

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd.drafters.loaded_draft import FeatureDraftModel, LoadedDraft
+from osd.drafters.feature_drafter import FeatureDraftModel
+from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.pool import DraftPool
 from osd.models.decoder import Decoder
 from osd.models.lora.bank import AdapterRows
@@ -67,7 +68,7 @@ class DraftScorer:
                 scores = {draft: score(loaded, completion, p) for draft, loaded in loaded_drafts.items()}
                 self._scored(completion.request.id, scores)
         except Exception as error:  # a draft that cannot read a text costs a score, no more
-            self._pool.failures.note("scoring", error)
+            self._pool.failures.note_failure("scoring", error)
         self._spent += time.perf_counter() - begun
         return True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,55 +11,43 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osd.drafters.chain_override import PassSignals
-from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SURENESS, choose, hear_row, hear_text, look_up
-from osd.drafters.ngram.maker import NgramDrafter
+from osd.drafters.base import PassSignals
+from osd.drafters.ngram.drafter import NgramDrafter
+from osd.drafters.ngram.predictions import (
+    NO_PREDICTION,
+    BlendedRows,
+    HitRates,
+    choose,
+    count_row,
+    count_text,
+    look_up,
+)
 from osd.gamma.base import Signal
 
 
-@dataclass(slots=True)
-class HitRates:
-    """How often the draft, one shared table and the rows' own tables were right, see
-    :func:`osd.drafters.ngram.guess.look_up`."""
-
-    models: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, SURENESS, 3)))
-    guesses: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, GUESSES, 2)))
-
-    def hear(
-        self, maker: NgramDrafter, place: int, tokens: npt.NDArray[np.int64], start: int, *, sampled: bool
-    ) -> None:
-        """Count whether the row's tables were right about ``tokens[start:]`` of the target, which they have not learned
-        yet."""
-        with maker.table.lock:
-            hear_text(
-                maker.table.cells, maker.overlays.arena, place, tokens, start, maker.order - 1, sampled, self.guesses
-            )
-
-
 class TableGroup:
-    """The rows that have their places with one table; arrays over G steps and B rows."""
+    """The rows that have their places with one table."""
 
     def __init__(
-        self, maker: NgramDrafter, trust: HitRates, places: Sequence[int], texts: Sequence[Sequence[int]],
+        self, drafter: NgramDrafter, rates: HitRates, places: Sequence[int], texts: Sequence[Sequence[int]],
         sampled: Sequence[bool], most: int,
     ) -> None:  # fmt: skip
-        self._maker, self._trust, reach = maker, trust, maker.order - 1
-        count = len(places)
-        self._places, self._sampled = np.array(places, np.int64), np.array(sampled, np.bool_)
-        self._tails = np.array([[*[-1] * (reach - len(text)), *text[-reach:]] for text in texts], np.int64)
-        self._said, self._found, self._drafted = np.full((3, most, count), NO_GUESS, np.int64)
-        self._peaks, self._believed = np.zeros((2, most, count))
-        self._certain = np.zeros(count, np.bool_)
+        """Prepare for at most ``most`` drafted tokens. ``rates``: how often this table was right, kept up to date."""
+        self._drafter, self._rates = drafter, rates
+        reach, count = drafter.order - 1, len(places)
+        tails = np.array([[*[-1] * (reach - len(text)), *text[-reach:]] for text in texts], np.int64)
+        said, found, drafted = np.full((3, most, count), NO_PREDICTION, np.int64)
+        peaks, believed = np.zeros((2, most, count))
+        flags = np.array(sampled, np.bool_), np.zeros(count, np.bool_)
+        self._rows = BlendedRows(
+            np.array(places, np.int64), flags[0], tails, flags[1], said, found, drafted, peaks, believed
+        )
 
-    def look(self, step: int) -> list[bool]:
+    def look_up(self, step: int) -> list[bool]:
         """Look the next tokens up; return for each row whether the draft need not be asked."""
-        maker, trust = self._maker, self._trust
-        with maker.table.lock:
-            look_up(
-                maker.table.cells, maker.overlays.arena, self._places, self._tails, self._sampled, trust.models,
-                trust.guesses, self._found[step], self._believed[step], self._certain,
-            )  # fmt: skip
-        certain: list[bool] = self._certain.tolist()
+        with self._drafter.table.lock:
+            look_up(self._drafter.table.cells, self._drafter.overlays.arena, self._rows, self._rates, step)
+        certain: list[bool] = self._rows.certain.tolist()
         return certain
 
     def choose(
@@ -68,27 +55,33 @@ class TableGroup:
     ) -> tuple[list[int], list[float]]:
         """Choose the next tokens, given the draft's choices if it was asked. Returns them with the trust in each that
         is the table's, else −1."""
+        rows = self._rows
         if said is not None:
-            self._said[step], self._peaks[step] = said, peaks
-        choose(
-            self._tails, self._said[step], self._peaks[step], self._sampled, self._trust.models, self._found[step],
-            self._believed[step], self._drafted[step],
-        )  # fmt: skip
-        return self._drafted[step].tolist(), self._believed[step].tolist()
+            rows.said[step], rows.peaks[step] = said, peaks
+        choose(rows, self._rates, step)
+        return rows.drafted[step].tolist(), rows.believed[step].tolist()
 
-    def guesses(self, step: int) -> list[tuple[int, float]]:
+    def predictions(self, step: int) -> list[tuple[int, float]]:
         """Return what was found for each row, and the trust in it; call it before :meth:`choose`."""
-        return list(zip(self._found[step].tolist(), self._believed[step].tolist(), strict=True))
+        return list(zip(self._rows.found[step].tolist(), self._rows.believed[step].tolist(), strict=True))
 
-    def hear_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
-        """Update the trust with the target's tokens where a row's were drafted; return how many were the table's, and
+    def count_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
+        """Update the rates with the target's tokens where a row's were drafted; return how many were the table's, and
         right."""
-        count = len(emitted)
-        said = np.array(emitted, np.int64)
-        models, sampled = self._trust.models, bool(self._sampled[row])
-        hear_row(said, row, self._said, self._peaks, sampled, models, self._believed)
-        ours = self._believed[:count, row] >= 0
-        return int(ours.sum()), int((ours & (said == self._found[:count, row])).sum())
+        rows, tokens = self._rows, np.array(emitted, np.int64)
+        count_row(rows, self._rates, row, tokens)
+        ours = rows.believed[: len(tokens), row] >= 0
+        return int(ours.sum()), int((ours & (tokens == rows.found[: len(tokens), row])).sum())
+
+
+def count_predicted(
+    drafter: NgramDrafter, rates: HitRates, place: int, tokens: npt.NDArray[np.int64], start: int, *, sampled: bool
+) -> None:
+    """Count whether the tables of the row at a place were right about ``tokens[start:]`` of the target, which they have
+    not learned yet."""
+    own = drafter.overlays.table(place)
+    with drafter.table.lock:
+        count_text(drafter.table.cells, own, tokens, start, drafter.order - 1, sampled, rates.predictions)
 
 
 class TableOverride:
@@ -107,15 +100,15 @@ class TableOverride:
         own; NaN where there is no head, by which rules know that."""
 
     def needs_draft(self, going: Sequence[bool]) -> bool:
-        """Return whether to ask the draft; see :meth:`osd.drafters.chain_override.ChainOverride.needs_draft`."""
+        """Return whether to ask the draft; see :meth:`osd.drafters.base.ChainOverride.needs_draft`."""
         certain = [False] * self._rows
         for group, members in self._groups:
-            for i, sure in zip(members, group.look(self._step), strict=True):
+            for i, sure in zip(members, group.look_up(self._step), strict=True):
                 certain[i] = sure
         return self._ask_always or any(go and not sure for go, sure in zip(going, certain, strict=True))
 
     def put_in(self) -> tuple[list[int], PassSignals]:
-        """Return the tables' tokens; see :meth:`osd.drafters.chain_override.ChainOverride.put_in`."""
+        """Return the tables' tokens; see :meth:`osd.drafters.base.ChainOverride.put_in`."""
         tokens, sure = [0] * self._rows, dict[int, float]()
         for group, members in self._groups:
             chosen, believed = group.choose(self._step, None, None)
@@ -125,7 +118,7 @@ class TableOverride:
         return tokens, OverriddenSignals(None, sure, dict(enumerate(tokens)), before)
 
     def overrule(self, chosen: Tensor, q: Tensor | None, signals: PassSignals) -> tuple[Tensor, PassSignals]:
-        """Replace the draft's tokens; see :meth:`osd.drafters.chain_override.ChainOverride.overrule`."""
+        """Replace the draft's tokens; see :meth:`osd.drafters.base.ChainOverride.overrule`."""
         said, peaks = chosen.tolist(), signals.read("peak")
         others: dict[int, tuple[int, float]] = {}
         for group, members in self._groups:
@@ -150,10 +143,10 @@ class TableOverride:
             self._newest = newest
         return before
 
-    def hear_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
-        """Update the trust as :meth:`TableGroup.hear_drafted`; ``row`` is the index among the draft's rows."""
+    def count_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
+        """Update the trust as :meth:`TableGroup.count_drafted`; ``row`` is the index among the draft's rows."""
         group, at = self._where.get(row, (None, 0))
-        return group.hear_drafted(at, emitted) if group else (0, 0)
+        return group.count_drafted(at, emitted) if group else (0, 0)
 
 
 class OverriddenSignals:
@@ -167,7 +160,7 @@ class OverriddenSignals:
         self._signals, self._sure, self._tokens, self._before = signals, sure, tokens, before
 
     def read(self, signal: Signal) -> list[Any]:
-        """Read a signal; see :meth:`osd.drafters.chain_override.PassSignals.read`."""
+        """Read a signal; see :meth:`osd.drafters.base.PassSignals.read`."""
         if signal == "acceptance":  # of the token before: this step's, whoever names it, is not judged yet
             return self._signals.read(signal) if self._signals else list(self._before)
         sure: dict[int, Any] = self._sure

@@ -8,11 +8,11 @@ are, so rows that sample stay exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from osd.draft_tree import TokenProposal
 from osd.models.model import TextDraft
 from osd.sequence import SequenceState
 
@@ -24,13 +24,6 @@ TAIL = 8
 """Tokens before a place at which texts meet, so that the tokens around it are those of a whole text."""
 BROKEN = "\ufffd"
 """How an incomplete character is decoded."""
-
-
-class NamedTokens(NamedTuple):
-    """A chain: an :class:`osd.draft.TreeProposal`."""
-
-    tokens: Sequence[int]
-    parents: Sequence[int]
 
 
 class DraftedText:
@@ -71,11 +64,13 @@ class UniversalProposer:
     def recall(self, row: SequenceState, start: int) -> None:
         """Do nothing."""
 
-    def propose(self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]) -> list[NamedTokens]:
+    def propose(
+        self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
+    ) -> list[TokenProposal]:
         """Propose a chain for each row; see :class:`osd.drafters.tree.Proposer`."""
         most = [min(depth, count) for depth, count in zip(depths, nodes, strict=True)]
         chains = [self._propose(row, count)[:count] for row, count in zip(rows, most, strict=True)]
-        return [NamedTokens(chain, range(-1, len(chain) - 1)) for chain in chains]
+        return [TokenProposal(chain, range(-1, len(chain) - 1)) for chain in chains]
 
     def _propose(self, row: SequenceState, count: int) -> list[int]:
         state = self._rows[row.request.id]

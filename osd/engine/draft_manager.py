@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from osd.drafters.loaded_draft import LoadedDraft, model_of
-from osd.drafters.no_draft import NullDraftModel, require_drafter
+from osd.drafters.factory import require_drafter
+from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.pool import DraftPool
-from osd.drafters.residency import DraftMemory, DraftResidency, LoadedVersion
+from osd.drafters.residency import DraftMemory, DraftResidency, LoadedVersion, NullDraftModel, model_of
 from osd.gamma.base import CostModel
 from osd.hotswap.drafts import Swap
 from osd.hotswap.heads import HeadSwap
@@ -13,38 +13,11 @@ from osd.hotswap.loader import weight_bytes
 from osd.models.acceptance_head import head_in_settings
 from osd.models.pair import Pair, row_length
 from osd.models.target_only import has_draft
-from router.throughput import Costs
 from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings
 
 UNVERSIONED = "unversioned"
 """The draft version of an engine that has no store."""
-
-
-class PassCosts:
-    """What passes cost, for a router that compares drafts (Theorem 3 of on-the-fly adaptation)."""
-
-    def __init__(self, pool: DraftPool) -> None:
-        self._pool = pool
-
-    def draft_ms(self, draft: str, rows: int = 1) -> float | None:
-        """Return the milliseconds of one draft pass over ``rows`` rows; None for a draft not in memory or not yet
-        timed."""
-        loaded = self._pool.loaded_drafts.get(draft)
-        return None if loaded is None else loaded.body.costs(self._pool.costs).passes_ms(rows, 1)
-
-    def of(self, draft: str, gamma_max: int) -> Costs | None:
-        """Return what rounds of one row cost with this draft, up to ``gamma_max`` tokens; None while too little was
-        timed."""
-        draft_ms = self.draft_ms(draft)
-        verify_ms = [self.verify_ms(gamma + 1) for gamma in range(gamma_max + 1)]
-        known = [ms for ms in verify_ms if ms is not None]
-        return None if draft_ms is None or len(known) < len(verify_ms) else Costs(draft_ms, known)
-
-    def verify_ms(self, tokens: int, rows: int = 1) -> float | None:
-        """Return the milliseconds of a target pass of ``tokens`` in all over ``rows`` rows; None while none was
-        timed."""
-        return self._pool.costs.verify_ms(rows, tokens)
 
 
 class DraftManager:
@@ -55,8 +28,7 @@ class DraftManager:
         and NeedsDraft."""
         require_drafter(pair, settings)
         self.swap, self.heads = swap, heads
-        self.pool = DraftPool(_first_seat(pair, settings, swap), pair.vocab_size, CostModel())
-        self.pool.device = pair.device
+        self.pool = DraftPool(_first_draft(pair, settings, swap), pair.vocab_size, CostModel(), pair.device)
         self.pool.head = None if heads else head_in_settings(settings.gamma, pair.draft)
         memory_mb = settings.serve.draft_memory_mb
         self.residence = DraftResidency(self.pool, memory_mb and memory_mb << 20)
@@ -78,7 +50,7 @@ class DraftManager:
     def renew(self) -> None:
         """Exchange references: loaded drafts come in, those that no route names any more go."""
         assert self.swap is not None
-        for arrival in self.swap.take():
+        for arrival in self.swap.take_loaded():
             self._let_in(arrival, self.swap)
         while self.swap.gone:
             self._let_go(self.swap.gone.pop(), self.swap)
@@ -88,7 +60,7 @@ class DraftManager:
 
     def _let_in(self, arrival: LoadedVersion, swap: Swap) -> None:
         """Let a loaded draft in, if it is still wanted and there is room."""
-        taken = self.residence.take(arrival) if arrival.draft in swap.names() else "later"
+        taken = self.residence.let_in(arrival) if arrival.draft in swap.names() else "later"
         if taken != "taken":
             self._put_off[arrival.draft] = self.pool.idled
             self._let_go(arrival.draft, swap, refuse=arrival.version if taken == "never" else None)
@@ -103,7 +75,7 @@ class DraftManager:
     def renew_heads(self) -> None:
         """Take newer acceptance heads, if there are any."""
         if self.heads and self.heads.ready:
-            for draft, head in self.heads.take():
+            for draft, head in self.heads.take_loaded():
                 self.pool.set_head(draft, head)
 
     def memory(self) -> dict[str, DraftMemory]:
@@ -111,7 +83,7 @@ class DraftManager:
         return self.residence.memory()
 
 
-def _first_seat(pair: Pair, settings: Settings, swap: Swap | None) -> LoadedDraft:
+def _first_draft(pair: Pair, settings: Settings, swap: Swap | None) -> LoadedDraft:
     """Return the pair's own draft, with a cache for a whole batch; nobody where the pair has none."""
     if not has_draft(pair):
         return LoadedDraft(DEFAULT_DRAFT, UNVERSIONED, NullDraftModel(pair.device))

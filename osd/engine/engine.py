@@ -16,17 +16,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from osd.draft import Draft
-from osd.drafters.base import Drafting
+from osd.drafters.base import Drafting, DraftRequest
 from osd.drafters.factory import make_drafting
 from osd.drafters.guard import DraftGuard
 from osd.drafters.scoring import DraftScorer
 from osd.drafters.tree import Proposer
 from osd.engine.admission import AdmissionQueue
-from osd.engine.draft_manager import UNVERSIONED, DraftManager, PassCosts
+from osd.engine.draft_manager import UNVERSIONED, DraftManager
+from osd.engine.pass_costs import PassCosts, probe
 from osd.engine.prefill_queue import PrefillQueue
-from osd.engine.probe import probe
 from osd.engine.stats import EngineStats
-from osd.engine.stop import StopChecker
+from osd.engine.text_stream import StopChecker
 from osd.gamma.base import CostModel, GammaController, Observation
 from osd.gamma.factory import make_planner, weighs_costs
 from osd.hotswap.drafts import Swap
@@ -74,23 +74,22 @@ class Engine:
         self.limit, self.lossy = row_limit(pair, settings.serve), LossyRule.of(settings.serve)
         self.recorder, self.swap, self.heads = recorder, swap, heads
         self.draft_manager = DraftManager(pair, settings, swap, heads)
-        self.drafter = self.draft_manager.pool
+        self.pool = self.draft_manager.pool
         self.admission = AdmissionQueue(pair, router, self.limit, self.draft_manager.want, settings.serve)
         self.planner = make_planner(settings.gamma, self.costs)
-        self.pass_costs = PassCosts(self.drafter)
+        self.pass_costs = PassCosts(self.pool)
         """What passes cost, for routers."""
-        self.stats = EngineStats(draft_failures=self.drafter.failures.counts)
+        self.stats = EngineStats(draft_failures=self.pool.failures.counts)
         self.target = pair.target.decoder(settings.serve.max_batch, row_length(pair, settings))
-        self.drafter.read_from(self.target)
+        self.pool.configure(self.target, settings.serve)
         if settings.serve.cache_mb is not None:
             self.target.bound(settings.serve.cache_mb << 20)
         self.target.cache.wants_embedding = recorder is not None and settings.serve.record_hidden_states
-        self.reading = PrefillQueue(self.admission, self.target, settings.serve, self.stats)
-        self.drafter.read_as(settings.serve)
-        drafting = make_drafting(pair, settings, self.drafter, self.target, proposer)
-        self._guard = DraftGuard(drafting, self.drafter, f"drafters.{settings.drafters.kind}")
-        self.shadow = DraftScorer(self.drafter, self.router, self.target)
-        self.ending = StopChecker(pair.tokenizer, pair.eos_ids, apart=bool(pair.target.start))
+        self.prefill_queue = PrefillQueue(self.admission, self.target, settings.serve, self.stats)
+        drafting = make_drafting(pair, settings, self.pool, self.target, proposer)
+        self._guard = DraftGuard(drafting, self.pool, f"drafters.{settings.drafters.kind}")
+        self.scorer = DraftScorer(self.pool, self.router, self.target)
+        self.stop_checker = StopChecker(pair.tokenizer, pair.eos_ids, apart=bool(pair.target.start))
         self.listener: Listener | None = None
         self.rows: list[SequenceState] = []
         self._ended: list[RequestOutput] = []
@@ -116,31 +115,31 @@ class Engine:
     @property
     def costs(self) -> CostModel:
         """Cost model of drafting with the first draft and of verifying; ``of`` gives those of the other drafts."""
-        return self.drafter.costs
+        return self.pool.costs
 
     @costs.setter
     def costs(self, costs: CostModel) -> None:
-        self.drafter.costs = costs
+        self.pool.costs = costs
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.rows or self.reading.rows or self._ended)
+        return bool(self.rows or self.prefill_queue.rows or self._ended)
 
     @property
     def room(self) -> int:
         """Requests that may come without having to wait."""
-        return self.settings.serve.max_batch - len(self.rows) - len(self.reading.rows)
+        return self.settings.serve.max_batch - len(self.rows) - len(self.prefill_queue.rows)
 
     @property
     def draft_version(self) -> str:
         """The version of the default draft's weights that is in use."""
-        return self.drafter.default.version
+        return self.pool.default.version
 
     def probe(self) -> None:
         """Time a few passes, so that a gamma rule that weighs them begins with what they cost; before any request."""
         if weighs_costs(self.settings.gamma):
-            probe(self.target, self.drafter, self.pair, self.settings)
+            probe(self.target, self.pool, self.pair, self.settings)
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises BadRequest or UnknownRoute; nothing is queued then."""
@@ -157,7 +156,7 @@ class Engine:
         if row in self.rows:
             self._leave(self.rows.index(row))
         else:
-            self.reading.drop(row, len(self.rows))
+            self.prefill_queue.drop(row, len(self.rows))
         self._end(row, "cancelled")
         return True
 
@@ -174,11 +173,11 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
         """Run one round over the batch and return what it brought to each request."""
-        self.shadow.work(idle=not self.busy)
+        self.scorer.work(idle=not self.busy)
         self._swap()
-        self.target.prepare() or any(body.prepare() for body in self.drafter.busy)
+        self.target.prepare() or any(body.prepare() for body in self.pool.busy)
         self._admit()
-        self.reading.take_blocks(self.rows, self._guard.leave)
+        self.prefill_queue.take_blocks(self.rows, self._guard.leave)
         progress, self._ended = self._ended, []
         if self.rows:
             progress += self._round()
@@ -189,7 +188,10 @@ class Engine:
             gammas = self.planner.plan(self.rows)
             warp = Warp.of([row.request.sampling for row in self.rows], self.pair.vocab_size, self.pair.device)
             chance = uniforms(self.rows, gammas, self.pair.device) if warp else None
-            draft = self._guard.propose(self.rows, gammas, warp, chance, self.planner.should_continue)
+            places = range(len(self.rows))
+            draft = self._guard.propose(
+                DraftRequest(self.rows, gammas, self.planner.should_continue, places, warp, chance)
+            )
             clock.split()
             keep = self.recorder is not None
             scored, verdict = verify(self.target, self.rows, draft, warp, chance, keep_chances=keep, lossy=self.lossy)
@@ -200,7 +202,7 @@ class Engine:
 
     def _admit(self) -> None:
         joined = len(self.rows)
-        for row in self.reading.admit(self.rows):
+        for row in self.prefill_queue.admit(self.rows):
             self._guard.join(row, row.decision.draft)
             if not row.rounds:  # else it goes on after it was set aside
                 row.begin(self._controller(row), self.lossy.mode if self.lossy else "")
@@ -214,7 +216,7 @@ class Engine:
         gamma = row.request.gamma
         if gamma is not None:
             return self.planner.fixed(min(gamma, self.settings.gamma.max))
-        return self.planner.controller(row.route, self.drafter.costs_beside(row))
+        return self.planner.controller(row.route, self.pool.costs_beside(row))
 
     def _measure(self, rows: int, context: int, draft: Draft, clock: Clock) -> None:
         """Update the cost model with the round's times. Committing is as frequent as verifying: it counts there."""
@@ -223,8 +225,7 @@ class Engine:
         self._guard.measure(clock.first_busy_ms)
         tokens = sum(draft.lengths) + rows if self.target.packs else rows * (draft.size + 1)
         self.costs.observe_verify(rows, tokens, clock.second_busy_ms + clock.since_ms(), context)
-        if self.target.quicker:
-            self.target.quicker = False
+        if self.target.became_quicker():
             self.costs.forget_verifying()
 
     def _commit(
@@ -235,7 +236,7 @@ class Engine:
         share = 1 / len(self.rows)
         for index, row in enumerate(self.rows):
             accepted, depth, before = verdict.accepted[index], verdict.depths[index], row.length
-            tokens, reason = self.ending.cut(row, [*verdict.drafted[index][:accepted], verdict.follows[index]])
+            tokens, reason = self.stop_checker.cut(row, [*verdict.drafted[index][:accepted], verdict.follows[index]])
             row.tokens += tokens
             self._guard.commit(row, before, accepted, draft)
             row.gamma_state.observe(Observation(gammas[index], depth, accepted, row.tokens, verdict.acceptance(index)))
@@ -244,7 +245,7 @@ class Engine:
             ended = self._finish(row, reason) if reason else None
             progress.append(RequestOutput(row.request, tuple(tokens), row.length, ended))
         if self.recorder:
-            self.recorder.take(progress, verdict, scored)
+            self.recorder.record(progress, verdict, scored)
         if self.listener:
             self.listener(self.rows, progress, verdict, scored)
         for index in reversed([i for i, p in enumerate(progress) if p.completion]):
@@ -259,9 +260,9 @@ class Engine:
             self.recorder.finish(completion)
 
     def _finish(self, row: SequenceState, reason: str) -> Completion:
-        completion = row.complete(reason, self.ending.text(row))
+        completion = row.complete(reason, self.stop_checker.text(row))
         self.admission.observe(row, completion)
-        self.shadow.keep(row, completion)
+        self.scorer.keep(row, completion)
         return completion
 
     def _leave(self, index: int) -> None:
@@ -273,7 +274,7 @@ class Engine:
             self.rows[index] = last
         else:
             self.target.release_row(index)
-        self.reading.close_up(len(self.rows))
+        self.prefill_queue.close_up(len(self.rows))
 
     def _swap(self) -> None:
         """Exchange drafts and acceptance heads for newer ones between two steps, by reference."""
@@ -285,4 +286,4 @@ class Engine:
         self.draft_manager.renew_heads()
 
     def _find(self, request_id: str) -> SequenceState | None:
-        return next((row for row in [*self.rows, *self.reading.rows] if row.request.id == request_id), None)
+        return next((row for row in [*self.rows, *self.prefill_queue.rows] if row.request.id == request_id), None)

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from osd.drafters.ngram.service.make import proposer_of
-from osd.drafters.no_draft import require_drafter
+from osd.drafters.factory import make_proposer, proposer_name, require_drafter, require_drafter_kind
+from osd.drafters.tree import Proposer
 from osd.engine.engine import Engine
-from osd.engine.load_report import Beacon, load_folder
+from osd.engine.stats import Beacon, load_folder
 from osd.gamma import needs_head
 from osd.hotswap.drafts import Swap
 from osd.hotswap.heads import HeadSwap
@@ -103,3 +103,24 @@ def in_folder(model: Model) -> Model:
     from huggingface_hub import snapshot_download
 
     return replace(model, name=snapshot_download(model.name, local_files_only=True))
+
+
+@contextmanager
+def proposer_of(pair: Pair, settings: Settings, store: Store) -> Iterator[Proposer | None]:
+    """Yield the proposer of tokens, None where drafts are the draft's alone; at the end what was learned is kept.
+
+    Raises BadSetting, and ModelFileDamaged, OtherTokenizer and BadTable for the corpus of ``ngram.corpus``.
+    """
+    require_drafter_kind(settings)
+    name = proposer_name(settings)
+    if name == "trigram":
+        from osd.drafters.ngram.table_store import TableStore
+        from osd.drafters.ngram.tables import Consent, Tables
+
+        tables = Tables(settings, TableStore(pair, settings.ngram, store), Consent(store.samples.tenants))
+        try:
+            yield tables
+        finally:
+            tables.close()
+    else:
+        yield None if name is None else make_proposer(name, settings)

@@ -30,6 +30,9 @@ class PairLimits(Protocol):
 
 
 Check = Callable[[Request, PairLimits, int], str | None]
+"""Takes the request, the pair and the tokens of a row; says what is wrong, None where nothing is."""
+Range = tuple[Callable[[Request], float | None], Callable[[float], bool], str]
+"""A value of the request (None: not given), whether it is right, and what to say where it is not."""
 
 
 def check_request(request: Request, reader: PairLimits, limit: int) -> None:
@@ -37,9 +40,13 @@ def check_request(request: Request, reader: PairLimits, limit: int) -> None:
 
     Raises BadRequest naming the field that is wrong and what would be right.
     """
+    for field, (value_of, is_right, reason) in RANGES.items():
+        value = value_of(request)
+        if value is not None and not is_right(value):
+            raise BadRequest(field=field, reason=f"{value} {reason}")
     for field, check in CHECKS.items():
-        if reason := check(request, reader, limit):
-            raise BadRequest(field=field, reason=reason)
+        if complaint := check(request, reader, limit):
+            raise BadRequest(field=field, reason=complaint)
 
 
 def _prompt(request: Request, reader: PairLimits, limit: int) -> str | None:
@@ -59,44 +66,6 @@ def _prompt(request: Request, reader: PairLimits, limit: int) -> str | None:
 def _max_new_tokens(request: Request, reader: PairLimits, limit: int) -> str | None:
     least = 1 if request.prompt_logprobs is None else 0
     return None if request.max_new_tokens >= least else f"{request.max_new_tokens} asks for nothing; give 1 or more"
-
-
-def _temperature(request: Request, reader: PairLimits, limit: int) -> str | None:
-    value = request.sampling.temperature
-    return None if math.isfinite(value) and value >= 0 else f"{value} is not a temperature; give 0 (greedy) or more"
-
-
-def _top_k(request: Request, reader: PairLimits, limit: int) -> str | None:
-    value = request.sampling.top_k
-    return None if value is None or value >= -1 else f"{value} keeps no token; give 1 or more, or 0 to keep all"
-
-
-def _top_p(request: Request, reader: PairLimits, limit: int) -> str | None:
-    value = request.sampling.top_p
-    return None if value is None or 0 < value <= 1 else f"{value} is outside (0, 1]; 1 keeps every token"
-
-
-def _min_p(request: Request, reader: PairLimits, limit: int) -> str | None:
-    value = request.sampling.min_p
-    return None if value is None or 0 <= value <= 1 else f"{value} is outside [0, 1]; 0 keeps every token"
-
-
-def _repetition_penalty(request: Request, reader: PairLimits, limit: int) -> str | None:
-    value = request.sampling.repetition_penalty
-    good = value is None or (math.isfinite(value) and value > 0)
-    return None if good else f"{value} is no penalty; give more than 0, 1 penalises nothing"
-
-
-def _presence_penalty(request: Request, reader: PairLimits, limit: int) -> str | None:
-    return _penalty(request.sampling.presence_penalty)
-
-
-def _frequency_penalty(request: Request, reader: PairLimits, limit: int) -> str | None:
-    return _penalty(request.sampling.frequency_penalty)
-
-
-def _penalty(value: float) -> str | None:
-    return None if -2 <= value <= 2 else f"{value} is outside [-2, 2]; 0 penalises nothing"
 
 
 def _logit_bias(request: Request, reader: PairLimits, limit: int) -> str | None:
@@ -136,11 +105,6 @@ def _bad_words(request: Request, reader: PairLimits, limit: int) -> str | None:
     return None if all(encoded) else "an empty word would forbid every text; leave it out"
 
 
-def _seed(request: Request, reader: PairLimits, limit: int) -> str | None:
-    value = request.sampling.seed
-    return None if value is None or value >= 0 else f"{value} is negative; give 0 or more"
-
-
 def _stop(request: Request, reader: PairLimits, limit: int) -> str | None:
     if any(not stop for stop in request.stop):
         return "an empty stop string would end every text; leave it out"
@@ -154,28 +118,46 @@ def _ignore_eos(request: Request, reader: PairLimits, limit: int) -> str | None:
     return "a text that matches a grammar ends with an end token; leave it out" if both else None
 
 
-def _gamma(request: Request, reader: PairLimits, limit: int) -> str | None:
-    value = request.gamma
-    return None if value is None or value >= 0 else f"{value} is negative; give 0 (no draft) or more"
-
-
+RANGES: dict[str, Range] = {
+    "temperature": (
+        lambda request: request.sampling.temperature, lambda value: math.isfinite(value) and value >= 0,
+        "is not a temperature; give 0 (greedy) or more",
+    ),
+    "top_k": (
+        lambda request: request.sampling.top_k, lambda value: value >= -1,
+        "keeps no token; give 1 or more, or 0 to keep all",
+    ),
+    "top_p": (
+        lambda request: request.sampling.top_p, lambda value: 0 < value <= 1,
+        "is outside (0, 1]; 1 keeps every token",
+    ),
+    "min_p": (
+        lambda request: request.sampling.min_p, lambda value: 0 <= value <= 1,
+        "is outside [0, 1]; 0 keeps every token",
+    ),
+    "repetition_penalty": (
+        lambda request: request.sampling.repetition_penalty, lambda value: math.isfinite(value) and value > 0,
+        "is no penalty; give more than 0, 1 penalises nothing",
+    ),
+    "presence_penalty": (
+        lambda request: request.sampling.presence_penalty, lambda value: -2 <= value <= 2,
+        "is outside [-2, 2]; 0 penalises nothing",
+    ),
+    "frequency_penalty": (
+        lambda request: request.sampling.frequency_penalty, lambda value: -2 <= value <= 2,
+        "is outside [-2, 2]; 0 penalises nothing",
+    ),
+    "seed": (lambda request: request.sampling.seed, lambda value: value >= 0, "is negative; give 0 or more"),
+    "gamma": (lambda request: request.gamma, lambda value: value >= 0, "is negative; give 0 (no draft) or more"),
+}  # fmt: skip
 CHECKS: dict[str, Check] = {
     "prompt": _prompt,
     "max_new_tokens": _max_new_tokens,
-    "temperature": _temperature,
-    "top_k": _top_k,
-    "top_p": _top_p,
-    "min_p": _min_p,
-    "repetition_penalty": _repetition_penalty,
-    "presence_penalty": _presence_penalty,
-    "frequency_penalty": _frequency_penalty,
     "logit_bias": _logit_bias,
     "allowed_token_ids": _allowed_token_ids,
     "bad_words": _bad_words,
     "stop_token_ids": _stop_token_ids,
     "min_tokens": _min_tokens,
     "ignore_eos": _ignore_eos,
-    "seed": _seed,
     "stop": _stop,
-    "gamma": _gamma,
 }

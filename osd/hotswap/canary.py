@@ -9,21 +9,98 @@ looks together take back a version that is no worse with probability 1 − canar
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
-from osd.hotswap.canary_comparison import CanaryFinding, compare
+from osd.hotswap.follower import Follower
 from storage import records
 from storage.errors import UnknownDraft
 from storage.insights.recent import ServedPart, served
+from storage.insights.statistics import Bucket, Rate, rate, student
 from storage.records import DraftVersion
-from storage.settings import FleetSettings
+from storage.settings import FleetSettings, Settings
 from storage.store import Store
 from storage.versions.canaries import Canary, CanaryStage
 
+Measure = Callable[[ServedPart], Bucket]
+MEASURES: dict[str, Measure] = {
+    "acceptance": lambda one: (one.accepted, one.judged),
+    "tokens a round": lambda one: (one.emitted, one.rounds),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryFinding:
+    """What a look found."""
+
+    measure: str
+    requests: int
+    """Outcomes of the tried version."""
+    others: int
+    before: float
+    """What the others' version has, with the tried one's shares of the routes."""
+    after: float
+    high: float
+    """Upper end of the difference's one-sided interval."""
+    confidence: float
+
+    @property
+    def worse(self) -> bool:
+        """Whether the tried version is worse, with that confidence."""
+        return self.high < 0
+
+
+def compare(tried: Sequence[ServedPart], others: Sequence[ServedPart], confidence: float) -> CanaryFinding | None:
+    """Return what the comparison of the tried version with the others' finds; None where there is too little of either
+    to say anything."""
+    name = "tokens a round" if _has_stopped(tried, others) else "acceptance"
+    left, right = _by_route(tried, MEASURES[name]), _by_route(others, MEASURES[name])
+    pairs = [(rate(left[route]), rate(right[route]), _weight(left[route])) for route in left.keys() & right.keys()]
+    known = [(t, o, weight) for t, o, weight in pairs if t.variance is not None and o.variance is not None]
+    if not (total := sum(weight for *_, weight in known)):
+        return None
+    after = sum(weight / total * (t.value or 0) for t, _, weight in known)
+    before = sum(weight / total * (o.value or 0) for _, o, weight in known)
+    width = _width([(side, weight / total) for t, o, weight in known for side in (t, o)], confidence)
+    counts = [sum(one.requests for one in side) for side in (tried, others)]
+    return CanaryFinding(name, counts[0], counts[1], before, after, after - before + width, confidence)
+
+
+def _has_stopped(tried: Sequence[ServedPart], others: Sequence[ServedPart]) -> bool:
+    """Return whether the tried version is hardly drafted with where the others' is: a controller has given up on it,
+    and what is judged of it says little. Then tokens a round tell."""
+    shares = [sum(one.judged > 0 for one in side) / max(1, len(side)) for side in (tried, others)]
+    return shares[0] < shares[1] / 2
+
+
+def _by_route(side: Sequence[ServedPart], measure: Measure) -> dict[str, list[Bucket]]:
+    routes: dict[str, list[Bucket]] = defaultdict(list)
+    for one in side:
+        routes[one.route].append(measure(one))
+    return routes
+
+
+def _weight(buckets: Sequence[Bucket]) -> int:
+    return sum(below for _, below in buckets)
+
+
+def _width(sides: Sequence[tuple[Rate, float]], confidence: float) -> float:
+    """Student's t by Welch's and Satterthwaite's degrees of freedom, times the standard error."""
+    parts = [(weight**2 * side.variance, side.freedom) for side, weight in sides if side.variance]
+    if not parts:
+        return 0.0
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / free for part, free in parts)
+    return student(confidence, freedom) * math.sqrt(variance)
+
+
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MOST = 16
 """Requests of a side that are looked at, as a multiple of ``canary_requests``."""
@@ -66,7 +143,7 @@ class Trial:
         if canary:
             self._take_back(canary, f"{self.worker} could not serve it: {reason}")
 
-    def look(self) -> None:
+    def judge_due(self) -> None:
         """Judge what this worker tries, where it is time. Raises StoreError."""
         if not self.on or time.monotonic() < self._look_at:
             return
@@ -116,3 +193,23 @@ def _why(found: CanaryFinding, canary: Canary) -> str:
         f"on {found.others} requests of the others {found.before:.3f}: worse by at least {-found.high:.3f} with "
         f"confidence {found.confidence:.5f}"
     )
+
+
+class CanaryFollower(Follower[T]):
+    """Follows drafts whose new versions one server tries before the others take them."""
+
+    def __init__(self, store: Store, settings: Settings, worker: str) -> None:
+        super().__init__(store, settings, worker)
+        self._trial = Trial(store, settings.fleet, worker)
+
+    def _wanted(self, name: str) -> DraftVersion | None:
+        wanted = self._current(name)
+        return self._trial.version(wanted.draft) if wanted and self._trial.on else wanted
+
+    def _tell(self, name: str, wanted: DraftVersion) -> None:
+        if not (self._trial.tries(wanted) and self._told.get(name) == wanted.id):  # it stays READY, and is noted once
+            super()._tell(name, wanted)
+
+    def _refuse(self, name: str, version: DraftVersion, reason: str) -> None:
+        super()._refuse(name, version, reason)
+        self._trial.failed(version, reason)

@@ -1,4 +1,4 @@
-"""The drafts that a running engine uses: newer versions, drafts that are asked for, and their acceptance heads.
+"""The drafts that a running engine uses: newer versions, and drafts that are asked for.
 
 One thread follows all drafts (:mod:`osd.hotswap.follower`): the default one, those that routes name, and those that a
 request was sent to. It loads; the engine takes, between two steps, and reports what found no room.
@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from osd.drafters.residency import LoadedVersion
-from osd.hotswap.canary_follower import CanaryFollower
+from osd.hotswap.canary import CanaryFollower
 from osd.hotswap.loader import Loader
 from osd.models.pair import Pair, row_length
 from storage.errors import UnknownDraft
@@ -86,11 +86,11 @@ class Swap(CanaryFollower[LoadedVersion]):
         except UnknownDraft:
             return None
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         routed = frozenset(name for route in self.store.routes.list() for name in route.drafts)
         for name in routed - self._routed - {self.draft}:
             self._asked.setdefault(name)
         self.gone |= self._routed - routed - {self.draft}
         self._routed = routed
-        super()._look()
-        self._trial.look()
+        super()._poll()
+        self._trial.judge_due()

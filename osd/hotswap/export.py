@@ -1,16 +1,21 @@
-"""Exports a version as a folder that transformers loads, and loads it before it appears."""
+"""Exports a version as a folder that transformers and engines load, and loads it before it appears."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from peft import PeftModel
+from safetensors import safe_open
 
-from osd.hotswap.whole_features import complete
 from osd.models.encoder_decoder import decoder_inputs
+from osd.models.features.files import WEIGHTS as FEATURE_WEIGHTS
+from osd.models.features.files import load_feature_draft, save_feature_draft
+from osd.models.features.target import FeatureTarget
 from osd.models.lora.adapter import CONFIG, WEIGHTS
 from osd.models.lora.merging import merged, quiet_peft
 from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights, write_full
@@ -18,6 +23,36 @@ from storage.errors import BadInput, ModelNotLoaded, WeightsDamaged
 from storage.records import DraftVersion
 from storage.store import Store
 from storage.versions.feature_kinds import FEATURE_KINDS
+
+
+def lacks_rows(kind: str, folder: Path) -> bool:
+    """Return whether a folder of this kind lacks an output layer that vLLM's loader demands: Medusa's, and EAGLE-3's
+    over a draft vocabulary."""
+    with safe_open(folder / FEATURE_WEIGHTS, "pt") as file:
+        names = set(file.keys())
+    if any("lm_head" in name for name in names):
+        return False
+    return kind == "medusa" or (kind == "eagle3" and "d2t" in names)
+
+
+def complete(store: Store, version: DraftVersion, folder: Path) -> None:
+    """Add to a version's folder what engines need of its target's output layer, in place; check on the way that it
+    loads for the target. Raises BadInput where the target is not to be had, FeatureDraftNotLoaded,
+    FeatureDraftMismatch."""
+    digest = store.targets.of_lines().get(version.draft)
+    name = store.targets.name_of(digest) or store.versions.provenance(store.versions.lineage(version.id)[-1]).get(
+        "provenance", {}
+    ).get("made_for")
+    try:
+        target = FeatureTarget(read_weights(str(name), torch.float32), str(name), digest)
+    except ModelNotLoaded:
+        reason = f"{version.id} goes with its target's output layer, and the target ({name}) cannot be read here."
+        raise BadInput(reason=reason) from None
+    draft = load_feature_draft(folder, target)
+    with TemporaryDirectory(prefix="osd-draft-") as made:
+        save_feature_draft(draft, made, target, whole=True)
+        for path in Path(made).iterdir():
+            shutil.copyfile(path, folder / path.name)
 
 
 def export(store: Store, version_id: str, destination: Path, *, adapter: bool = False) -> Path:

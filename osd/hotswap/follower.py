@@ -66,7 +66,7 @@ class Follower(Generic[T]):
         """Whether a newer version waits to be taken."""
         return bool(self._ready)
 
-    def take(self) -> list[T]:
+    def take_loaded(self) -> list[T]:
         """Return what waits; from now on these versions serve."""
         taken = []
         for name in list(self._ready):
@@ -92,15 +92,15 @@ class Follower(Generic[T]):
             self._wake.wait(self._every)
             self._wake.clear()
             if not self._closing:
-                self._try_look()
+                self._try_poll()
 
-    def _try_look(self) -> None:
+    def _try_poll(self) -> None:
         try:
-            self._look()
+            self._poll()
         except OsdError as error:
             log.warning("no look at draft versions: %s", error, extra={"action": "swap_look_failed"})
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for name in self.names():
             if wanted := self._wanted(name):
                 self._tell(name, wanted)

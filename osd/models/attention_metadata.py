@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osd.draft import Tree
+from osd.draft_tree import Tree
 from osd.models.ragged_attention import ALIGNED, AttentionGroup, group, share_out
 
 BAND = 32
@@ -201,7 +201,7 @@ def _ancestors(tree: Tree, width: int) -> bytes:
 
 
 def tables(trees: Sequence[Tree], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return parents (B, N), −1 for padding, and turns (B, N), see :meth:`osd.draft.Tree.turns`; N = ``width``."""
+    """Return parents (B, N), −1 for padding, and turns (B, N), see :meth:`osd.draft_tree.Tree.turns`; N = ``width``."""
     parents = [[*tree.parents, *[-1] * (width - len(tree))] for tree in trees]
     turns = [[*tree.turns(), *[-1] * (width - len(tree))] for tree in trees]
     both = torch.tensor([parents, turns], device=device)

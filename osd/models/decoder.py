@@ -49,9 +49,14 @@ class Decoder:
         self.shared: SharedIds | None = None
         """What a draft whose vocabulary is another in some places is fed for the target's ids."""
         self.quicker = False
-        """Whether its passes over few tokens have become quicker since somebody looked, who sets it back."""
+        """Whether its passes over few tokens have become quicker since :meth:`became_quicker` was asked."""
         self.forward = forward
         """The forward pass. Other weights' may replace it between two calls; cached keys are then only stale."""
+
+    def became_quicker(self) -> bool:
+        """Return whether its passes over few tokens have become quicker since this was last asked."""
+        quicker, self.quicker = self.quicker, False
+        return quicker
 
     @property
     def packs(self) -> bool:

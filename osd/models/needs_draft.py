@@ -6,7 +6,7 @@ from storage.errors import PairError
 
 UNIVERSAL = "universal"
 """The drafter whose draft model has a vocabulary of its own."""
-MODEL_DRAFTERS = ("causal", "tree", "blended", "mixed", UNIVERSAL)
+MODEL_DRAFTERS = ("causal", "tree", "blended", UNIVERSAL)
 """Values of ``drafters.kind`` that need a draft model; for others a target alone is enough."""
 
 

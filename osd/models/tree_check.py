@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from osd.draft import Tree, moves
+from osd.draft_tree import Tree, moves
 from osd.models.attention_metadata import lay_out
 from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.encoder_decoder import has_encoder

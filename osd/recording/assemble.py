@@ -30,7 +30,7 @@ class SampleAssembler:
         if block is not None:
             self._blocks.append(block)
 
-    def take(self, completions: Sequence[Completion]) -> list[RequestSamples]:
+    def samples_of(self, completions: Sequence[Completion]) -> list[RequestSamples]:
         """Return the samples of requests that ended and drop their positions; cancelled requests give none."""
         if not completions or not self._blocks:
             return []

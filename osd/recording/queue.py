@@ -9,9 +9,65 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from osd.recording.round_batch import RoundBatch
+from osd.recording.branches import PendingBranches
+from osd.recording.extract import PendingBlock, RecordedRound, Spans, spans_of
+from osd.sequence import Completion
+
+ROUNDS = 32
+"""Most rounds of a batch. More of them gain little and push other things out of the processor's caches."""
+BYTES = 8 << 20
+"""Bytes of logits at which a batch is full."""
+
+
+class RoundBatch:
+    """Some rounds in order, and the requests that ended with the last of them."""
+
+    __slots__ = ("branches", "bytes", "completions", "launched", "rounds", "rows")
+
+    def __init__(self, rounds: Iterable[RecordedRound] = (), completions: Iterable[Completion] = ()) -> None:
+        self.rounds: list[RecordedRound] = []
+        self.launched: list[PendingBlock] = []
+        """What is kept of rounds on a GPU."""
+        self.branches: list[PendingBranches] = []
+        """The same behind refused tokens."""
+        self.completions = list(completions)
+        self.bytes = 0
+        """Memory that the batch holds while it waits."""
+        self.rows = 0
+        """Rows of all its rounds: each brought its request at least one position."""
+        for one in rounds:
+            self.add(one)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more rounds should be added."""
+        return self.bytes >= BYTES or max(len(self.rounds), len(self.launched)) >= ROUNDS
+
+    def add(self, one: RecordedRound) -> None:
+        """Add a round whose logits wait where they are."""
+        self.rounds.append(one)
+        self.bytes += one.scored.lines.nbytes + (0 if one.scored.hidden is None else one.scored.hidden.nbytes)
+        self.rows += len(one.progress)
+
+    def add_launched(self, launched: PendingBlock, branches: PendingBranches | None = None) -> None:
+        """Add what is kept of a round on a GPU."""
+        if branches:
+            self.branches.append(branches)
+            self.bytes += sum(tensor.nbytes for tensor in branches.kept)
+        self.launched.append(launched)
+        self.bytes += launched.bytes
+        self.rows += len(launched.spans.owners)
+
+    def kept(self, mode: str) -> int:
+        """Count the positions that would be kept of it."""
+        return sum(int(spans.lengths.sum()) for spans in self._spans(mode))
+
+    def _spans(self, mode: str) -> list[Spans]:
+        return [spans_of(self.rounds, mode)[0], *(launched.spans for launched in self.launched)]
+
 
 ENOUGH_ROWS, ENOUGH_BYTES = 640, 16 << 20
 """Rows of rounds, and bytes of their logits, that may wait to be reduced: in smaller lots each position costs more."""
@@ -20,7 +76,7 @@ ENOUGH_ROWS, ENOUGH_BYTES = 640, 16 << 20
 class Work(NamedTuple):
     """What the recorder's thread is to do next."""
 
-    parcels: list[RoundBatch]
+    batches: list[RoundBatch]
     flush: bool
     """Whether to write what is finished."""
     last: bool
@@ -35,7 +91,7 @@ class Buffer:
         ``seconds``."""
         self.limit = limit
         self._requests, self._seconds = requests, seconds
-        self._parcels: list[RoundBatch] = []
+        self._batches: list[RoundBatch] = []
         self._wake = threading.Condition()
         self._held = self._taken = 0
         """Bytes: of everything in the queue, and of the part that the thread is working on."""
@@ -45,15 +101,15 @@ class Buffer:
         self._asked = self._closing = False
         self._idle = True
 
-    def put(self, parcel: RoundBatch) -> bool:
+    def put(self, batch: RoundBatch) -> bool:
         """Add a batch; return False when there was room for its completions alone."""
         with self._wake:
-            if fits := self._held + parcel.bytes <= self.limit:
-                self._held, self._rows = self._held + parcel.bytes, self._rows + parcel.rows
-            self._parcels.append(parcel if fits else RoundBatch(completions=parcel.completions))
+            if fits := self._held + batch.bytes <= self.limit:
+                self._held, self._rows = self._held + batch.bytes, self._rows + batch.rows
+            self._batches.append(batch if fits else RoundBatch(completions=batch.completions))
             self._idle = False
-            if parcel.completions:
-                self._finish(len(parcel.completions))
+            if batch.completions:
+                self._finish(len(batch.completions))
             if self._crowded():
                 self._wake.notify_all()
             return fits
@@ -63,17 +119,17 @@ class Buffer:
         with self._wake:
             while not (due := self._due()) and not self._crowded() and (left := self._left(until)) != 0:
                 self._wake.wait(left)
-            parcels, self._parcels = self._parcels, []
+            batches, self._batches = self._batches, []
             self._taken, self._rows = self._held, 0
             if due:
                 self._finished, self._oldest, self._asked = 0, None, False
-            return Work(parcels, due, self._closing)
+            return Work(batches, due, self._closing)
 
     def done(self) -> None:
         """Free the memory of the work that was done."""
         with self._wake:
             self._held, self._taken = self._held - self._taken, 0
-            self._idle = not self._parcels and self._oldest is None
+            self._idle = not self._batches and self._oldest is None
             if self._idle:
                 self._wake.notify_all()
 

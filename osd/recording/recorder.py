@@ -1,6 +1,6 @@
 """Records what can be learned from decoding: a bounded queue between the decode loop and the store.
 
-Rounds are noted as they were and handed, a few at a time (:mod:`osd.recording.round_batch`), to a thread of the
+Rounds are noted as they were and handed, a few at a time (:mod:`osd.recording.queue`), to a thread of the
 recorder's own. That finds the positions worth keeping (:mod:`osd.recording.extract`), reduces the target's logits
 there to top-k log-probabilities (:mod:`osd.recording.topk`), puts them together by request
 (:mod:`osd.recording.assemble`) and writes them, with the totals of finished requests, to storage
@@ -23,9 +23,8 @@ from osd.logits import RaggedLogits
 from osd.recording.assemble import SampleAssembler
 from osd.recording.branches import BranchRecorder
 from osd.recording.extract import RecordedRound, gather, launch
-from osd.recording.queue import Buffer
+from osd.recording.queue import Buffer, RoundBatch
 from osd.recording.redaction import Redactor, load_hook
-from osd.recording.round_batch import RoundBatch
 from osd.recording.topk import Reducer
 from osd.recording.tracing import make_tracing
 from osd.recording.writer import StoreWriter
@@ -55,51 +54,42 @@ class Recorder:
         self.store, self.worker, self.mode = store, worker, settings.serve.record
         self.reducer = Reducer(settings.storage.top_k, compiled=self.mode != "off")
         self.tracing = make_tracing(settings.trace, "osd-server")
-        self.handover = StoreWriter(store, settings, worker, *([self.tracing.samples] if self.tracing else []))
+        self.writer = StoreWriter(store, settings, worker, *([self.tracing.samples] if self.tracing else []))
         self._overflowed = 0
         self.buffer = Buffer(
             settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
         )
-        self._parcel = RoundBatch()
-        self._sheaf, self._branches = SampleAssembler(target), BranchRecorder(settings.serve, eos_ids)
+        self._batch = RoundBatch()
+        self._assembler, self._branches = SampleAssembler(target), BranchRecorder(settings.serve, eos_ids)
         self._ended: list[Completion] = []
         # decoding gives up the interpreter at every product, and by default waits 5 ms for this thread, or one that
         # serves HTTP, to give it back
         sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
-        self._on_the_spot = self._aside = 0.0
+        self.seconds = self.seconds_beside = 0.0
+        """Seconds that recording has taken so far of the decode loop, and CPU seconds of the recorder's own thread."""
         self._thread = threading.Thread(target=self._work, name="osd-recorder", daemon=True)
         self._thread.start()
 
     @property
     def dropped(self) -> int:
         """Positions lost: the queue was full, or neither the store nor this machine's disk took them."""
-        return self._overflowed + self.handover.lost_positions
+        return self._overflowed + self.writer.lost_positions
 
-    @property
-    def seconds(self) -> float:
-        """Seconds that recording has taken so far of the decode loop."""
-        return self._on_the_spot
-
-    @property
-    def seconds_beside(self) -> float:
-        """CPU seconds of the recorder's own thread so far."""
-        return self._aside
-
-    def take(self, progress: Sequence[RequestOutput], verdict: VerifyResult, scored: RaggedLogits) -> None:
-        """Take what one round brought, from the decode loop; the round and its logits must not change any more."""
+    def record(self, progress: Sequence[RequestOutput], verdict: VerifyResult, scored: RaggedLogits) -> None:
+        """Note what one round brought, from the decode loop; the round and its logits must not change any more."""
         begun = time.perf_counter()
         if self.mode != "off":
             self._note(RecordedRound(progress, verdict, scored))
         completions = [step.completion for step in progress if step.completion]
-        if completions or self._parcel.full:
+        if completions or self._batch.full:
             self._send(completions)
-        self._on_the_spot += time.perf_counter() - begun
+        self.seconds += time.perf_counter() - begun
 
     def _note(self, taken: RecordedRound) -> None:
-        if self._parcel.taken or stays(taken.scored.lines):  # a target has one device
-            self._parcel.add(taken)
+        if self._batch.rounds or stays(taken.scored.lines):  # a target has one device
+            self._batch.add(taken)
         elif launched := launch(taken, self.mode, self.reducer.k):
-            self._parcel.add_launched(launched, self._branches.launch(taken, self.reducer.k))
+            self._batch.add_launched(launched, self._branches.launch(taken, self.reducer.k))
 
     def finish(self, completion: Completion) -> None:
         """Record a request that ended outside a round: its totals count, its positions are dropped if it was
@@ -108,10 +98,10 @@ class Recorder:
 
     def _send(self, completions: list[Completion]) -> None:
         """Hand over the rounds that were taken, and the requests that ended with them."""
-        parcel, self._parcel = self._parcel, RoundBatch()
-        parcel.completions = completions
-        if not self.buffer.put(parcel):
-            self._overflowed += parcel.kept(self.mode)
+        batch, self._batch = self._batch, RoundBatch()
+        batch.completions = completions
+        if not self.buffer.put(batch):
+            self._overflowed += batch.kept(self.mode)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Write everything handed over so far, and wait until it is in the store, or on this machine's disk where
@@ -134,23 +124,23 @@ class Recorder:
 
     def _turn(self) -> bool:
         """Wait for work, do it, and return whether it was the last; its memory is freed before the next wait."""
-        parcels, flush, last = self.buffer.get(self.handover.due)
-        self._sort(parcels)
+        batches, flush, last = self.buffer.get(self.writer.due)
+        self._reduce(batches)
         if flush:
             self._flush()
-        self._aside = time.thread_time()
+        self.seconds_beside = time.thread_time()
         self.buffer.done()
-        self.handover.catch_up()
+        self.writer.catch_up()
         return last
 
-    def _sort(self, parcels: list[RoundBatch]) -> None:
+    def _reduce(self, batches: list[RoundBatch]) -> None:
         """Reduce what came, and note which requests ended."""
-        rounds = [taken for parcel in parcels for taken in parcel.taken]
-        self._sheaf.add(gather(rounds, self.mode, self.reducer))
-        self._branches.take(rounds, [each for parcel in parcels for each in parcel.branches], self.reducer)
-        for launched in (launched for parcel in parcels for launched in parcel.launched):
-            self._sheaf.add(launched.block())
-        for completion in (completion for parcel in parcels for completion in parcel.completions):
+        rounds = [one for batch in batches for one in batch.rounds]
+        self._assembler.add(gather(rounds, self.mode, self.reducer))
+        self._branches.add(rounds, [each for batch in batches for each in batch.branches], self.reducer)
+        for launched in (launched for batch in batches for launched in batch.launched):
+            self._assembler.add(launched.block())
+        for completion in (completion for batch in batches for completion in batch.completions):
             self._ended.append(completion)
             if self.tracing:
                 self.tracing.request(completion)
@@ -158,7 +148,7 @@ class Recorder:
     def _flush(self) -> None:
         ended, self._ended = self._ended, []
         outcomes: list[Outcome] = [outcome for completion in ended for outcome in completion.outcomes]
-        self.handover.keep(self.redactor(self._branches.onto(self._sheaf.take(ended), ended)), outcomes)
+        self.writer.keep(self.redactor(self._branches.onto(self._assembler.samples_of(ended), ended)), outcomes)
 
 
 def stays(logits: Tensor) -> bool:

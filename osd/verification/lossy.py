@@ -23,7 +23,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from osd.draft import Draft, Tree, chain
+from osd.draft import Draft
+from osd.draft_tree import Tree, chain
 from osd.logits import RaggedLogits
 from osd.sequence import SequenceState
 from osd.verification.result import VerifyResult

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from osd.draft import Tree
+from osd.draft_tree import Tree
 from osd.verification.warping import draw
 
 At = Callable[[Tensor], Tensor]

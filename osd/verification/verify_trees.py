@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from osd.draft import Draft, Tree, moves
+from osd.draft import Draft
+from osd.draft_tree import Tree, moves
 from osd.logits import RaggedLogits
 from osd.models.attention_metadata import lay_out, tables
 from osd.models.decoder import Decoder

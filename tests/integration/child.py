@@ -21,17 +21,17 @@ def main(path: str, point: str) -> None:
     module.SHORTEST = 0.1
     settings = load_settings(**json.loads(Path(path).read_text()))
     with open_store(settings) as store:
-        handover = StoreWriter(store, settings, "killed")
+        writer = StoreWriter(store, settings, "killed")
         print("open", flush=True)
         sys.stdin.readline()
-        keep(handover, *ALL)
+        keep(writer, *ALL)
         print("spilled", flush=True)
         sys.stdin.read()
         if point == "spilled":
             die()
         after(store.samples if point == "samples added" else store.outcomes, "add")
         while True:
-            handover.catch_up()
+            writer.catch_up()
 
 
 if __name__ == "__main__":

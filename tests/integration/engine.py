@@ -67,12 +67,12 @@ def main(config: str, log: str) -> None:
         recorder = engine.recorder
         assert recorder is not None and recorder.wait(PATIENCE)
         deadline = time.monotonic() + PATIENCE
-        while recorder.handover.due is not None and time.monotonic() < deadline:
+        while recorder.writer.due is not None and time.monotonic() < deadline:
             time.sleep(0.1)
         facts = {
-            "spilled": recorder.handover.spilled, "dropped": recorder.dropped,
-            "lost_outcomes": recorder.handover.lost_outcomes, "swaps": len(engine.stats.swap_pause_ms),
-            "left": len(recorder.handover.spill.waiting()),
+            "spilled": recorder.writer.spilled, "dropped": recorder.dropped,
+            "lost_outcomes": recorder.writer.lost_outcomes, "swaps": len(engine.stats.swap_pause_ms),
+            "left": len(recorder.writer.spill.waiting()),
         }  # fmt: skip
         print(json.dumps(facts), flush=True)
 

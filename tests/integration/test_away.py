@@ -37,9 +37,9 @@ def settings(tmp_path: Path, database: tuple[str, Proxy], bucket: tuple[str, Pro
     return load_settings(storage=kept)
 
 
-def taken_in(handover: StoreWriter) -> bool:
-    handover.catch_up()
-    return handover.due is None
+def taken_in(writer: StoreWriter) -> bool:
+    writer.catch_up()
+    return writer.due is None
 
 
 def assert_once(store: Store, numbers: range) -> None:
@@ -59,40 +59,40 @@ def test_what_was_finished_waits_on_the_disk_and_is_kept_once(
 ) -> None:
     wire: Proxy = request.getfixturevalue(away)[1]
     with open_store(settings) as store:
-        handover = StoreWriter(store, settings, "server")
-        keep(handover, *ALL[:4])
+        writer = StoreWriter(store, settings, "server")
+        keep(writer, *ALL[:4])
         wire.cut()
         for begin in (4, 6, 8):
-            keep(handover, begin, begin + 1)
-        assert handover.spilled == 6 and handover.spill.bytes and handover.due is not None
+            keep(writer, begin, begin + 1)
+        assert writer.spilled == 6 and writer.spill.bytes and writer.due is not None
         wire.mend()
-        wait_for(lambda: taken_in(handover))
-        keep(handover, *ALL[10:])
+        wait_for(lambda: taken_in(writer))
+        keep(writer, *ALL[10:])
         assert_once(store, ALL)
-        assert handover.spill.waiting() == [] and handover.spill.bytes == 0
-        assert (handover.lost_positions, handover.lost_outcomes) == (0, 0)
+        assert writer.spill.waiting() == [] and writer.spill.bytes == 0
+        assert (writer.lost_positions, writer.lost_outcomes) == (0, 0)
 
 
 def test_what_was_forgotten_while_it_waited_on_the_disk_is_not_kept(
     settings: Settings, database: tuple[str, Proxy]
 ) -> None:
     with open_store(settings) as store:
-        handover = StoreWriter(store, settings, "server")
+        writer = StoreWriter(store, settings, "server")
         database[1].cut()
-        keep(handover, *ALL[:4])
+        keep(writer, *ALL[:4])
         database[1].mend()
         with pytest.raises(ForgottenAhead):
             store.forgetter.forget(["r1", "r2"])
-        wait_for(lambda: taken_in(handover))
+        wait_for(lambda: taken_in(writer))
         assert sorted(store.samples.recent(limit=99)) == ["r0", "r3"]
         assert sorted(each.request_id for each in store.outcomes.recent()) == ["r0", "r3"]
-        assert handover.spill.waiting() == []
+        assert writer.spill.waiting() == []
 
 
 def test_a_commit_whose_answer_was_lost_counts_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wire is cut after the commit and before its answer: the server cannot know, and sends it again."""
     with open_store(settings) as store:
-        handover = StoreWriter(store, settings, "server")
+        writer = StoreWriter(store, settings, "server")
 
         def lossy(each: Callable[..., object]) -> Callable[..., object]:
             def then_away(*arguments: object, **options: object) -> object:
@@ -105,12 +105,12 @@ def test_a_commit_whose_answer_was_lost_counts_once(settings: Settings, monkeypa
             cut.setattr(store.samples, "add", lossy(store.samples.add))
             cut.setattr(store.outcomes, "add", lossy(store.outcomes.add))
             cut.setattr("osd.recording.writer.SHORTEST", 0.0)
-            handover._rest = 0.0
-            keep(handover, *ALL)
-        assert len(handover.spill.waiting()) == 2
-        wait_for(lambda: taken_in(handover))
+            writer._rest = 0.0
+            keep(writer, *ALL)
+        assert len(writer.spill.waiting()) == 2
+        wait_for(lambda: taken_in(writer))
         assert_once(store, ALL)
-        keep(handover, 99)  # and the notes of what cannot be sent again do not pile up
+        keep(writer, 99)  # and the notes of what cannot be sent again do not pile up
         with store.db.session(read_only=True) as session:
             assert session.query(OutcomeBatchRow).count() == 1
 
@@ -133,7 +133,7 @@ def test_the_next_process_takes_up_what_a_killed_one_left(
             child.stdin.close()
             assert child.wait(60) == -9
         recorder = Recorder(store, settings, "next")  # by itself, without any traffic
-        wait_for(lambda: recorder.handover.spill.waiting() == [])
+        wait_for(lambda: recorder.writer.spill.waiting() == [])
         recorder.close()
         assert_once(store, ALL)
         assert store.outcomes.acceptance(by=["worker"])[0].by["worker"] == "killed"
@@ -142,21 +142,21 @@ def test_the_next_process_takes_up_what_a_killed_one_left(
 def test_beyond_its_limit_what_comes_is_dropped_and_counted(settings: Settings, database: tuple[str, Proxy]) -> None:
     serve = settings.serve.model_copy(update={"spill_mb": 0})
     with open_store(settings) as store:
-        handover = StoreWriter(store, settings.model_copy(update={"serve": serve}), "server")
+        writer = StoreWriter(store, settings.model_copy(update={"serve": serve}), "server")
         database[1].cut()
-        keep(handover, *ALL)
-        assert (handover.lost_positions, handover.lost_outcomes, handover.spilled) == (3 * len(ALL), len(ALL), 0)
-        assert handover.due is None
+        keep(writer, *ALL)
+        assert (writer.lost_positions, writer.lost_outcomes, writer.spilled) == (3 * len(ALL), len(ALL), 0)
+        assert writer.due is None
 
 
 def test_tenants_that_may_not_be_kept_are_not_spilled(settings: Settings, database: tuple[str, Proxy]) -> None:
     with open_store(settings) as store:
         store.tenants.allow("clinic", learn=False)
-        handover = StoreWriter(store, settings, "server")
+        writer = StoreWriter(store, settings, "server")
         database[1].cut()
-        handover.keep([samples(1, tenant="clinic"), samples(2)], [])
-        (path,) = handover.spill.waiting()
-        assert [each.request_id for each in handover.spill.read_samples(path)] == ["r2"]
+        writer.keep([samples(1, tenant="clinic"), samples(2)], [])
+        (path,) = writer.spill.waiting()
+        assert [each.request_id for each in writer.spill.read_samples(path)] == ["r2"]
 
 
 def test_spilled_files_are_encrypted_where_segments_are(
@@ -166,30 +166,30 @@ def test_spilled_files_are_encrypted_where_segments_are(
     kept = settings.storage.model_copy(update={"encryption": "env:RING"})
     settings = settings.model_copy(update={"storage": kept})
     with open_store(settings) as store:
-        handover = StoreWriter(store, settings, "server")
+        writer = StoreWriter(store, settings, "server")
         database[1].cut()
-        keep(handover, *ALL)
-        for path in handover.spill.waiting():
+        keep(writer, *ALL)
+        for path in writer.spill.waiting():
             content = path.read_bytes()
             assert content[-4:] == b"PARE" and b"request_id" not in content  # nor columns' names
         database[1].mend()
-        wait_for(lambda: taken_in(handover))
+        wait_for(lambda: taken_in(writer))
         assert_once(store, ALL)
 
 
 def test_a_damaged_file_is_left_aside_and_stops_no_other(settings: Settings, database: tuple[str, Proxy]) -> None:
     with open_store(settings) as store:
-        handover = StoreWriter(store, settings, "server")
+        writer = StoreWriter(store, settings, "server")
         database[1].cut()
-        keep(handover, 90)
-        damaged, lost = handover.spill.waiting()
+        keep(writer, 90)
+        damaged, lost = writer.spill.waiting()
         assert damaged.name.endswith(SAMPLES) and lost.name.endswith(OUTCOMES)
         damaged.write_bytes(damaged.read_bytes()[:-20])
         lost.unlink()
         with pytest.raises(BadExport):
-            handover.spill.read_samples(damaged)
-        keep(handover, *ALL)
+            writer.spill.read_samples(damaged)
+        keep(writer, *ALL)
         database[1].mend()
-        wait_for(lambda: taken_in(handover))
+        wait_for(lambda: taken_in(writer))
         assert_once(store, ALL)
         assert damaged.with_name(damaged.name + ".refused").exists()

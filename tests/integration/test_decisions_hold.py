@@ -62,7 +62,7 @@ class Traffic:
 
     def loaded(self) -> dict[str, str]:
         """Return the version that drafts in the engine, by draft."""
-        return {name: one.version for name, one in self.engine.drafter.loaded_drafts.items()}
+        return {name: one.version for name, one in self.engine.pool.loaded_drafts.items()}
 
     def published(self, name: str) -> int:
         """Return how many versions of a draft were published."""

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from osd.demo import DRAFT, TARGET
-from osd.engine.load_report import Beacon, EngineLoad, load_folder, loads
 from osd.engine.session import serving
+from osd.engine.stats import Beacon, EngineLoad, load_folder, loads
 from osd.models.pair import load_pair
 from osd.prompts import encode
 from storage import records

@@ -59,7 +59,7 @@ def test_swaps_in_mid_text_change_nothing(kind: str) -> None:
         done |= {p.request_id: list(p.completion.tokens) for p in engine.step() if p.completion}
         if (steps := next(turn)) % 3 == 0:
             other = others[steps // 3 % len(others)]
-            engine.drafter.decoder.forward = other.build(other.module)
+            engine.pool.decoder.forward = other.build(other.module)
     assert steps > 9
     assert [done[r.id] for r in asked] == [generated(pair.target.module, r.prompt_tokens, 40) for r in asked]
 

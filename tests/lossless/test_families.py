@@ -45,7 +45,7 @@ def test_every_text_is_that_of_the_row_alone(name: str) -> None:
     assert name not in REFUSED and min(target.limit, LENGTH) == CAPPED.get(name, LENGTH)
     assert target.start == () or not found.trees
     pair = Pair(target, model_of(noisy(target.module), "draft"), None, frozenset())
-    kinds = ["causal", "trigram", "mixed"] if found.trees else ["causal"]
+    kinds = ["causal", "trigram"] if found.trees else ["causal"]
     asked = _asked(min(target.limit, LENGTH))
     expected = [_generated(target.module, request) for request in asked]
     for kind in kinds:

@@ -72,7 +72,7 @@ def test_each_key_is_applied_as_generate_does(plain: Pair, key: str) -> None:
     pair = saying(plain, **{key: APPLIED[key]})
     asked = [Request(p, 14 + i) for i, p in enumerate([(40,), *prompts(2, seed=11, longest=9)])]
     expected = [generated(pair, request, {}) for request in asked]
-    kind = "mixed trees" if key in ("sequence_bias", "no_repeat_ngram_size") else "causal"
+    kind = "branching" if key in ("sequence_bias", "no_repeat_ngram_size") else "causal"
     known = {r.prompt_tokens: text for r, text in zip(asked, expected, strict=True)}
     assert serve(engine_of(pair, kind, known), asked) == expected
     if key == "repetition_penalty":  # a request may say otherwise

@@ -130,7 +130,7 @@ def check_schema(wanted: Any, seed: int) -> None:
         return
     drawn = Request(PROMPT, ROOM - 100, Sampling(1.0, seed=seed), grammar=schema(wanted))
     requests = [drawn, replace(drawn, sampling=Sampling(), id="greedy")]
-    for kind in ("causal", "mixed trees"):
+    for kind in ("causal", "branching"):
         for completion in engine_of(pair, kind, {}, serve__max_length=ROOM, serve__max_batch=2).run(requests):
             assert completion.finish_reason == "stop", completion.text
             jsonschema.validate(json.loads(completion.text or ""), wanted)
@@ -175,7 +175,7 @@ def exact(pair: Pair, sampling: Sampling) -> dict[tuple[int, ...], float]:
 
 
 @pytest.mark.parametrize(("kind", "sampling"), [
-    ("causal", Sampling(1.0)), ("mixed trees", Sampling(1.6)),
+    ("causal", Sampling(1.0)), ("branching", Sampling(1.6)),
     pytest.param("causal", Sampling(1.6, top_k=3), marks=pytest.mark.long),
     pytest.param("trees", Sampling(1.3), marks=pytest.mark.long),
 ])  # fmt: skip
@@ -190,7 +190,7 @@ def test_texts_have_the_masked_targets_distribution(kind: str, sampling: Samplin
     assert p_value(seen, expected) > LEVEL
 
 
-@pytest.mark.parametrize("kind", ["causal", "mixed trees"])
+@pytest.mark.parametrize("kind", ["causal", "branching"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_with_a_grammar_changes_no_other_row(kind: str, temperature: float) -> None:
     pair = grammar_pair()

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
@@ -27,13 +26,13 @@ from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, p_value
 from tests.lossless.test_lossless import serve
 from tests.support.lossless import require_lossless
 from tests.support.models import prompts, random_pair
-from tests.support.proposers import Guessing
+from tests.support.proposers import BranchingDrafter, Guessing
 from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
-KINDS = ["causal", "blended", "trigram", "lookup", "mixed", "trees", "mixed trees"]
-SHORT = ("causal", "trigram", "mixed trees")
+KINDS = ["causal", "blended", "trigram", "lookup", "trees", "branching"]
+SHORT = ("causal", "trigram", "branching")
 COUNT, EOS = 30, 1
 OPTIONS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.4},
@@ -64,13 +63,13 @@ def generated(pair: Pair, request: Request, options: dict[str, Any]) -> list[int
 
 
 def engine_of(pair: Pair, kind: str, known: dict[tuple[int, ...], list[int]], **chosen: object) -> Engine:
-    drafters = {"trees": TreeDrafter, "mixed trees": MixedDrafter}
+    drafters = {"trees": TreeDrafter, "branching": BranchingDrafter}
     base = {"serve__max_batch": 3, "serve__max_length": 96, "gamma__rule": "fixed", "gamma__initial": 4}
     settings = settings_of(**{**base, **chosen}, drafters__kind="causal" if kind in drafters else kind)
     engine = require_lossless(Engine(pair, settings))
     if kind in drafters:
         proposer = Guessing(pair.vocab_size, known)
-        engine.drafting = drafters[kind](engine.drafter, proposer, 12, engine.target)
+        engine.drafting = drafters[kind](engine.pool, proposer, 12, engine.target)
     return engine
 
 
@@ -140,12 +139,11 @@ BIAS = {2: 1.5, 6: -2.0}
 PENALISED = Sampling(1.0, repetition_penalty=1.6, presence_penalty=1.2, frequency_penalty=0.8, logit_bias=BIAS)
 CASES = [
     ("causal", replace(PENALISED, top_k=5, min_p=0.1), 5),
-    ("mixed trees", replace(PENALISED, top_p=0.9), 8),
+    ("branching", replace(PENALISED, top_p=0.9), 8),
     pytest.param("causal", Sampling(1.0, repetition_penalty=1.8), 8, marks=pytest.mark.long),
     pytest.param("causal", Sampling(0.8, presence_penalty=2.0, frequency_penalty=-1.0), 8, marks=pytest.mark.long),
     pytest.param("causal", Sampling(1.0, min_p=0.15), 8, marks=pytest.mark.long),
     pytest.param("lookup", PENALISED, 8, marks=pytest.mark.long),
-    pytest.param("mixed", PENALISED, 8, marks=pytest.mark.long),
     pytest.param("trees", PENALISED, 8, marks=pytest.mark.long),
 ]
 
@@ -174,7 +172,7 @@ def test_a_draft_that_is_processed_too_is_accepted_more_often(small: Pair, monke
     assert both > 1.1 * accepted()
 
 
-@pytest.mark.parametrize("kind", ["causal", "mixed trees"])
+@pytest.mark.parametrize("kind", ["causal", "branching"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_with_processors_changes_no_other_row(small: Pair, kind: str, temperature: float) -> None:
     asked = [Request(PROMPT, 20 + i, Sampling(temperature, seed=i), ignore_eos=True) for i in range(4)]

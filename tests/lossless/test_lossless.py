@@ -77,7 +77,7 @@ def test_a_swap_in_the_middle_of_requests_changes_nothing() -> None:
         steps += 1
         if steps % 3 == 0:
             other = others[steps // 3 % len(others)]
-            engine.drafter.decoder.forward = other.build(other.module)
+            engine.pool.decoder.forward = other.build(other.module)
     assert steps > 9
     assert [done[r.id] for r in asked] == [alone(pair.target.module, r.prompt_tokens, 40) for r in asked]
 

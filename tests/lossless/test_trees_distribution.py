@@ -17,8 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.draft import Tree
-from osd.drafters.mixed import MixedDrafter
+from osd.draft_tree import Tree
 from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
 from osd.models.attention_metadata import tables
@@ -29,7 +28,7 @@ from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
 from tests.support.lossless import require_lossless
 from tests.support.models import prompts, random_pair
-from tests.support.proposers import Guessing
+from tests.support.proposers import BranchingDrafter, Guessing
 from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -52,7 +51,7 @@ class Fixed(Guessing):
 def engine_of(pair: Pair, kind: type[TreeDrafter], gamma: int, batch: int, proposer: type[Guessing] = Fixed) -> Engine:
     settings = settings_of(serve__max_batch=batch, serve__max_length=64, gamma__rule="fixed", gamma__initial=gamma)
     engine = require_lossless(Engine(pair, settings))
-    engine.drafting = kind(engine.drafter, proposer(9, {}), 10, engine.target)
+    engine.drafting = kind(engine.pool, proposer(9, {}), 10, engine.target)
     return engine
 
 
@@ -65,9 +64,9 @@ def sample(engine: Engine, sampling: Sampling) -> Counter[tuple[int, ...]]:
 CASES = [
     (TreeDrafter, Sampling(1.0), 2, 8),
     (TreeDrafter, Sampling(0.7, top_k=6, top_p=0.9), 2, 8),
-    (MixedDrafter, Sampling(1.0), 2, 8),
-    (MixedDrafter, Sampling(0.7, top_p=0.8), 1, 8),
-    (MixedDrafter, Sampling(1.0, top_k=4), 2, 5),
+    (BranchingDrafter, Sampling(1.0), 2, 8),
+    (BranchingDrafter, Sampling(0.7, top_p=0.8), 1, 8),
+    (BranchingDrafter, Sampling(1.0, top_k=4), 2, 5),
 ]
 
 
@@ -83,7 +82,7 @@ def test_a_rule_that_takes_certain_tokens_for_drawn_ones_would_be_seen(
 ) -> None:
     """The first certain token of every node is kept with chance min(1, p / q): too often."""
     monkeypatch.setattr("osd.verification.verify_trees.tables", take_for_drawn)
-    seen = sample(engine_of(pair, MixedDrafter, 2, 8), Sampling(1.0))
+    seen = sample(engine_of(pair, BranchingDrafter, 2, 8), Sampling(1.0))
     assert p_value(seen, exact(pair, Sampling(1.0))) < LEVEL
 
 
@@ -92,7 +91,7 @@ def take_for_drawn(trees: Sequence[Tree], width: int, device: torch.device) -> t
     return parents, torch.where((turns < 0) & (parents == 0) & (torch.arange(width) == 2), 0, -1)
 
 
-@pytest.mark.parametrize("kind", [TreeDrafter, MixedDrafter])
+@pytest.mark.parametrize("kind", [TreeDrafter, BranchingDrafter])
 def test_a_seed_repeats_a_text_whoever_shares_the_batch(pair: Pair, kind: type[TreeDrafter]) -> None:
     """What is proposed hangs on the row's own text here. Alone a row may take the way of chains, beside trees not."""
     request = Request(prompts(1, seed=8)[0][:5], max_new_tokens=20, sampling=Sampling(temperature=1.0, seed=7))

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import osd
-from osd.draft import Draft
-from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from osd.models.pair import Pair, load_pair
-from osd.sequence import SequenceState
 from storage.records import Request
 from tests.lossless.test_lossless import serve
 from tests.support.models import CONFIGS, VOCABULARY, alone, prompts, random_pair
-from tests.support.proposers import Guessing
+from tests.support.proposers import BranchingDrafter, Guessing
 from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
 COUNT = 24
-KINDS = (TreeDrafter, MixedDrafter)
+KINDS = (TreeDrafter, BranchingDrafter)
 
 
 def engine_of(
@@ -43,7 +38,7 @@ def engine_of(
     }
     engine = Engine(pair, settings_of(**{**base, **chosen}))
     proposer = Guessing(pair.vocab_size, expected)
-    engine.drafting = kind(engine.drafter, proposer, nodes, engine.target)
+    engine.drafting = kind(engine.pool, proposer, nodes, engine.target)
     return engine
 
 
@@ -54,7 +49,7 @@ def test_every_architecture_in_ragged_batches(kind: str) -> None:
     expected = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in asked}
     generated = pair.target.module.generate(torch.tensor([asked[8].prompt_tokens]), max_new_tokens=40, do_sample=False)
     assert generated[0, len(asked[8].prompt_tokens) :].tolist() == expected[asked[8].prompt_tokens]
-    for drafter, batch in ((TreeDrafter, 1), (TreeDrafter, 5), (MixedDrafter, 3), (MixedDrafter, 8)):
+    for drafter, batch in ((TreeDrafter, 1), (TreeDrafter, 5), (BranchingDrafter, 3), (BranchingDrafter, 8)):
         engine = engine_of(pair, drafter, expected, serve__max_batch=batch)
         assert serve(engine, asked) == list(expected.values()), f"{drafter.__name__}, batch {batch}"
         if drafter is TreeDrafter:
@@ -92,28 +87,6 @@ def test_what_a_round_counts(drafter: type[TreeDrafter]) -> None:
     proposer = engine.drafting.proposer  # type: ignore[attr-defined]
     assert not proposer.here and proposer.learned == {c.request.id: list(c.tokens) for c in done}
     assert all(0 < depth <= 4 and nodes == 12 for depth, nodes in proposer.asked)
-
-
-def test_the_draft_drafts_what_it_would_had_it_read_the_text_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after a branch was kept: what was accepted beside its own chain, it reads."""
-    pair = random_pair("llama", noise=0.3)
-    asked = [Request(p, max_new_tokens=30) for p in prompts(5, seed=9)]
-    expected = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 30) for r in asked}
-    engine = engine_of(pair, MixedDrafter, expected)
-    drafted: list[tuple[tuple[int, ...], list[int]]] = []
-    propose = engine.drafter.propose
-
-    def listening(rows: Sequence[SequenceState], *args: Any) -> Draft:
-        draft = propose(rows, *args)
-        lines = zip(rows, draft.tokens.tolist(), draft.lengths, strict=True)
-        drafted.extend((tuple(row.tokens), line[:length]) for row, line, length in lines)
-        return draft
-
-    monkeypatch.setattr(engine.drafter, "propose", listening)
-    list(engine.run(asked))
-    assert len(drafted) > 20
-    for text, line in drafted:
-        assert line == alone(pair.draft.module, text, len(line))
 
 
 @pytest.mark.parametrize("drafter", KINDS)
@@ -169,7 +142,7 @@ def test_chains_take_the_way_of_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = random_pair("llama")
     asked = [Request(p, max_new_tokens=12) for p in prompts(4, seed=1)]
     expected = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 12) for r in asked}
-    for drafter, shapes in ((TreeDrafter, ("chain", "nothing")), (MixedDrafter, ("nothing",))):
+    for drafter, shapes in ((TreeDrafter, ("chain", "nothing")), (BranchingDrafter, ("nothing",))):
         engine = engine_of(pair, drafter, expected)
         engine.drafting.proposer.shapes = shapes  # type: ignore[attr-defined]
         assert serve(engine, asked) == list(expected.values())

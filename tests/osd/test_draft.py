@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.draft import Tree, chain, graft, moves
+from osd.draft_tree import Tree, chain, graft, moves
 from osd.models.attention_metadata import lay_out, tables
 from osd.models.forward import ForwardPass
 from osd.models.kv_cache import RaggedCache

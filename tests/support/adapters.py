@@ -64,8 +64,8 @@ def let_in(engine: Engine, name: str, model: Model | None = None, adapter: Adapt
     """A draft for the engine: its own weights, or an adapter over the default draft's."""
     arrival = LoadedVersion(name, f"{name}-v1", 256, base="base" if model is None else None, adapter=adapter)
     if model is None:
-        engine.drafter.default.body.base = "base"
+        engine.pool.default.body.base = "base"
     else:
-        decoder = model.decoder(1, engine.drafter.decoder.cache.length)
+        decoder = model.decoder(1, engine.pool.decoder.cache.length)
         arrival = LoadedVersion(name, f"{name}-v1", model.limit, None, decoder, weight_bytes(model.module))
-    return engine.draft_manager.residence.take(arrival)
+    return engine.draft_manager.residence.let_in(arrival)

@@ -1,4 +1,4 @@
-"""Guesses and trust once more, in plain Python."""
+"""Predictions and trust once more, in plain Python."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from osd.drafters.ngram.guess import CLAIM, CLAIMED, COUNTS, LEAST, MEMORY, SHARES, SLOWLY, SURENESS
+from osd.drafters.ngram.predictions import CLAIM, CLAIMED, COUNTS, LEAST, MEMORY, SHARES, SLOWLY, SURENESS
 from tests.support.plain_ngram import PlainTable
 
 Kind = tuple[str, str, int, int, int]
 """Whose, what the other one says, and the context's length, how often it was seen, the token's share."""
 
 
-def plain_guess(table: PlainTable, text: Sequence[int]) -> tuple[int, int, int, int] | None:
+def plain_prediction(table: PlainTable, text: Sequence[int]) -> tuple[int, int, int, int] | None:
     """One table's likeliest token after the longest context that it has seen; that context's length and counts."""
     for length in range(min(table.order - 1, len(text)), 0, -1):
         if found := table.lists.get(tuple(text[len(text) - length :])):
@@ -23,13 +23,13 @@ def plain_guess(table: PlainTable, text: Sequence[int]) -> tuple[int, int, int, 
     return None
 
 
-def plain_guesses(shared: PlainTable, own: PlainTable, text: Sequence[int]) -> list[tuple[int, Kind]]:
-    """What the tables expect, the shared one first, and the kind of each guess."""
-    whose = {"shared": plain_guess(shared, text), "own": plain_guess(own, text)}
-    known = {name: guess for name, guess in whose.items() if guess}
-    tokens = {guess[0] for guess in known.values()}
+def plain_predictions(shared: PlainTable, own: PlainTable, text: Sequence[int]) -> list[tuple[int, Kind]]:
+    """What the tables expect, the shared one first, and the kind of each prediction."""
+    whose = {"shared": plain_prediction(shared, text), "own": plain_prediction(own, text)}
+    known = {name: prediction for name, prediction in whose.items() if prediction}
+    tokens = {prediction[0] for prediction in known.values()}
     others = "nothing" if len(known) == 1 else "the same" if len(tokens) == 1 else "another"
-    return [(guess[0], (name, others, *guess[1:])) for name, guess in known.items()]
+    return [(prediction[0], (name, others, *prediction[1:])) for name, prediction in known.items()]
 
 
 class PlainTrust:
@@ -37,7 +37,7 @@ class PlainTrust:
 
     def __init__(self) -> None:
         self.models: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-        self.guesses: dict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self.predictions: dict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     @staticmethod
     def trust(counts: Sequence[float]) -> float:

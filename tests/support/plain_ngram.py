@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from osd.drafters.ngram.cells import MOST, WIDEST
 from osd.drafters.ngram.counts import ENOUGH
-from osd.drafters.ngram.maker import MakerSettings
+from osd.drafters.ngram.drafter import SearchSettings
 
 Tokens = Sequence[int]
 Counts = list[list[int]]
@@ -42,7 +42,7 @@ class PlainTable:
 
 
 def plain_successors(
-    shared: PlainTable, own: PlainTable, context: Tokens, settings: MakerSettings
+    shared: PlainTable, own: PlainTable, context: Tokens, settings: SearchSettings
 ) -> list[tuple[int, float]]:
     chances: dict[int, float] = {}
     left = 1.0
@@ -75,21 +75,21 @@ class Node:
         return [*self.parent.path(), self.token] if self.parent else []
 
 
-def expand(node: Node, shared: PlainTable, own: PlainTable, text: Tokens, settings: MakerSettings) -> list[Node]:
+def expand(node: Node, shared: PlainTable, own: PlainTable, text: Tokens, settings: SearchSettings) -> list[Node]:
     node.asked = True
     found = plain_successors(shared, own, [*text, *node.path()], settings)
     node.children = [Node(node, token, chance) for token, chance in found]
     return node.children
 
 
-def puct(child: Node, total: int, settings: MakerSettings) -> float:
+def puct(child: Node, total: int, settings: SearchSettings) -> float:
     quality = child.total / child.visits if child.visits else child.likelihood
     explore = settings.c1 + math.log((total + settings.c2 + 1) / settings.c2)
     return quality + explore * math.sqrt(total) * child.chance / (1.0 + child.visits)
 
 
 def plain_search(
-    shared: PlainTable, own: PlainTable, text: Tokens, settings: MakerSettings
+    shared: PlainTable, own: PlainTable, text: Tokens, settings: SearchSettings
 ) -> list[tuple[tuple[int, ...], int]]:
     """The merged tree: each token's sequence from the root, and its parent's place."""
     root = Node(None, -1, 1.0)

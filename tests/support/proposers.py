@@ -1,11 +1,17 @@
-"""A simple proposer for tests: random trees, in which the target's own text is hidden now and then."""
+"""A simple proposer for tests: random trees, in which the target's own text is hidden now and then; and a drafter whose
+trees have drawn tokens and certain ones."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
+from osd.draft import Draft, as_trees, draft_of, without_branches
+from osd.draft_tree import Tree, graft
+from osd.drafters.base import DraftRequest
+from osd.drafters.tree import TreeDrafter
 from osd.sequence import SequenceState
 
 
@@ -57,3 +63,42 @@ class Guessing:
             parents.append(parent)
             way = i if told else way
         return SimpleNamespace(tokens=tokens, parents=parents)
+
+
+class BranchingDrafter(TreeDrafter):
+    """Drafts the draft's chain with a proposer's branches: in one tree, drawn tokens and certain ones."""
+
+    def join(self, row: SequenceState, draft: str) -> None:
+        super().join(row, draft)
+        row.drafter_seen = 0
+
+    def version(self, row: SequenceState) -> str:
+        return self.pool.version(row)
+
+    def propose(self, request: DraftRequest) -> Draft:
+        gammas = [min(gamma, row.draft_room()) for row, gamma in zip(request.rows, request.gammas, strict=True)]
+        draft = self.pool.propose(replace(request, gammas=gammas))
+        trees, room = list(as_trees(draft, sampled=request.sampled)), self.pruner.room(request.rows)
+        asked = [i for i, gamma in enumerate(request.gammas) if gamma]
+        if asked and self.pool.failures.may_ask(self.proposer.name):
+            self._branch(trees, request, asked, room)
+        left = draft_of(
+            self.pruner.prune(trees, request.rows, self.pool.costs), draft.q, draft.passes, self.pruner.target.device
+        )
+        return without_branches(left, sampled=request.sampled)
+
+    def _branch(self, trees: list[Tree], request: DraftRequest, asked: list[int], room: int) -> None:
+        rows = [request.rows[i] for i in asked]
+        try:
+            named = self.proposer.propose(rows, [request.gammas[i] for i in asked], [room] * len(asked))
+            for i, proposal in zip(asked, named, strict=True):
+                graft(trees[i], proposal, request.gammas[i], room + len(trees[i]), self.pool.vocabulary)
+        except Exception as error:
+            self.pool.failures.note_failure(self.proposer.name, error, rows)
+
+    def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
+        super().commit(row, length_before, accepted, draft)
+        row.drafter_seen = 0
+
+    def measure(self, whole_ms: float) -> None:
+        self.pool.measure(whole_ms)

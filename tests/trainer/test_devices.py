@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from osd.engine.load_report import Beacon, loads
+from osd.engine.stats import Beacon, loads
 from storage.errors import BadSetting
 from storage.settings import TrainerSettings
 from tests.support.fake_nvml import FakeGpu, FakeNvml

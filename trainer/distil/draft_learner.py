@@ -21,7 +21,7 @@ from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedModel
 
-from osd.hotswap.servable import require_servable, require_servable_features
+from osd.hotswap.loader import require_servable, require_servable_features
 from osd.models.features.base import FeatureDraft
 from osd.models.features.target import FeatureTarget
 from osd.models.model import eos_ids

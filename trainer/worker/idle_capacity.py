@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from osd.engine.load_report import loads
+from osd.engine.stats import loads
 from storage import records
 from storage.errors import BadSetting
 from storage.insights.service import Answers

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 
-from osd.engine.load_report import load_folder
+from osd.engine.stats import load_folder
 from osd.gamma import needs_head
 from osd.recording.tracing import make_tracing
 from storage import records

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +20,8 @@ from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, 
 from benchmarks.papers.experiments.arithmetic import speed_up
 from benchmarks.papers.experiments.timing import TimedAnswer, TimedEngine, by_turns, speed_up_of
 from osd.bench.contenders import Tokens
-from osd.drafters.chain_override import PassSignals
+from osd.draft import Draft
+from osd.drafters.base import DraftRequest, MakeOverride, PassSignals
 from osd.models.pair import row_limit
 from osd.sequence import SequenceState
 from storage.errors import BadInput
@@ -60,6 +63,21 @@ class KnownText:
         return torch.tensor(tokens, device=chosen.device, dtype=chosen.dtype), signals
 
 
+class OverriddenDrafts:
+    """A drafter whose chains have other tokens put in, and is the drafter it wraps in all else."""
+
+    def __init__(self, drafting: Any, override: MakeOverride) -> None:
+        self._drafting, self._override = drafting, override
+
+    def propose(self, request: DraftRequest) -> Draft:
+        """Draft; see :meth:`osd.drafters.base.Drafting.propose`."""
+        draft: Draft = self._drafting.propose(replace(request, override=self._override))
+        return draft
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._drafting, name)
+
+
 class GivenAcceptance(PaperExperiment):
     """An experiment with one arm for each α, beside the target alone."""
 
@@ -70,7 +88,9 @@ class GivenAcceptance(PaperExperiment):
         """Return what decodes prompts whose answers are known. ``whole``: whether answers go on past end tokens."""
         timed = TimedEngine(bench.pair, bench.settings, tokens, gamma=self.gamma, whole=whole)
         chance, vocabulary = random.Random(bench.seed), int(bench.pair.target.module.config.vocab_size)
-        timed.engine.drafter.second = lambda rows, _: KnownText(rows, texts, alpha, chance, vocabulary)
+        timed.engine.drafting = OverriddenDrafts(  # its __getattr__ is the rest of a drafter
+            timed.engine.drafting, lambda rows, _: KnownText(rows, texts, alpha, chance, vocabulary)
+        )
         return timed
 
     def prompts(self, bench: PapersBench) -> list[Tokens]:

@@ -111,7 +111,7 @@ class Circle:
         request = Request(encode(self.pair.tokenizer, "warm up"), 8)
         settings = self.plan.settings.changed(serve={"max_batch": 1})
         if proposer_name(settings) == "trigram":  # until the tables' code is compiled nothing learns into them
-            from osd.drafters.ngram.service.tables import warm_up
+            from osd.drafters.ngram.tables import warm_up
 
             warm_up()
         for completion in Engine(self.pair, settings).run([request]):

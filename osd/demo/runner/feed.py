@@ -200,7 +200,7 @@ def make_arrival(kind: str, store: Store, drafts: Sequence[str], engine: Engine,
             recorded = engine.recorder.wait if engine.recorder else lambda _: True
 
             def serving() -> dict[str, str]:
-                return {draft: loaded.version for draft, loaded in engine.drafter.loaded_drafts.items()}
+                return {draft: loaded.version for draft, loaded in engine.pool.loaded_drafts.items()}
 
             return Lockstep(trainer, interval, serving=serving, recorded=lambda: recorded(LOOK_SECONDS))
     raise BadSetting(source="option", key="arrival", reason=f"{kind!r} is none of {', '.join(get_args(Kind))}")

@@ -21,9 +21,9 @@ from osd.demo.runner.alone import TargetAlone
 from osd.demo.runner.feed import RequestFeed, RequestGate, Spent
 from osd.demo.runner.measure import FinishedRequest, SwapSeen
 from osd.demo.runner.source import Segment
-from osd.drafters.blended import BlendedDrafter, TableGuesses
+from osd.drafters.blended import BlendedDrafter, TablePredictions
 from osd.drafters.loaded_draft import LoadedDraft
-from osd.drafters.ngram.guess import sureness_of, trust_in_model
+from osd.drafters.ngram.predictions import sureness_of, trust_in_model
 from osd.drafters.scoring import drawn_from, expected_hits, logits_of, reader_of
 from osd.engine.engine import Engine
 from osd.models.decoder import Decoder
@@ -127,10 +127,10 @@ class Stream:
 
     def _online(self, completion: Completion, p: Tensor | None) -> tuple[float, int | None]:
         """Hits of what served it, and the positions that they are of; see osd.demo.runner.measure."""
-        loaded, drafting = self._engine.drafter.default, self._engine.drafting
+        loaded, drafting = self._engine.pool.default, self._engine.drafting
         if isinstance(drafting, BlendedDrafter) and drafting.watched is not None:
             watched = drafting.watched.pop(completion.request.id, None)
-            if p is None and watched and len(watched.guesses) == len(completion.tokens):  # from the start
+            if p is None and watched and len(watched.predictions) == len(completion.tokens):  # from the start
                 return sum(blended_hits(loaded, watched, completion)), None
         elif self._engine.settings.drafters.kind == "causal":
             return sum(loaded_hits(loaded, completion, p)), None
@@ -186,18 +186,18 @@ def _text(completion: Completion) -> list[int]:
     return [*completion.prompt, *completion.tokens]
 
 
-def blended_hits(loaded: LoadedDraft, watched: TableGuesses, completion: Completion) -> list[bool]:
-    """For every token of the output, whether draft and table together would have named it: the table what it guessed
+def blended_hits(loaded: LoadedDraft, watched: TablePredictions, completion: Completion) -> list[bool]:
+    """For every token of the output, whether draft and table together would have named it: the table what it predicted
     there before it was said, whichever of the two is trusted more by now."""
     output = list(completion.tokens)
     tokens = [*completion.prompt, *output]
     reader = reader_of(loaded, len(tokens))
     peaks, said = logits_of(reader, tokens, len(output)).softmax(-1, dtype=torch.float32).max(-1)
     reader.cache.drop()
-    models = watched.trust.models[int(not completion.request.sampling.greedy)]
-    found = zip(output, said.tolist(), peaks.tolist(), watched.guesses, strict=True)
+    models = watched.rates.models[int(not completion.request.sampling.greedy)]
+    found = zip(output, said.tolist(), peaks.tolist(), watched.predictions, strict=True)
     hits = []
-    for token, own, peak, (guess, believed) in found:
+    for token, own, peak, (prediction, believed) in found:
         kind = sureness_of(peak)
-        hits.append(token == (guess if believed > trust_in_model(models[kind], kind) else own))
+        hits.append(token == (prediction if believed > trust_in_model(models[kind], kind) else own))
     return hits

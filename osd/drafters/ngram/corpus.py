@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from osd.drafters.ngram.errors import BadCorpus
+from osd.drafters.ngram import BadCorpus
 from osd.drafters.ngram.files import require_tokenizer, write_table
 from osd.drafters.ngram.table import Table, TableSettings, first_room
 from storage.files.files import make_folder, remove, rename, writing

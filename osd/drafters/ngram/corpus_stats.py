@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from osd.drafters.ngram.cells import KEY_BITS, LARGEST_TOKEN, NO_TOKENS, TOKEN_BITS
 from osd.drafters.ngram.corpus import Corpus
-from osd.drafters.ngram.lists import Lists
-from osd.drafters.ngram.table import Table, bytes_for
+from osd.drafters.ngram.table import Lists, Table, bytes_for
 
 SAMPLE = 200_000
 """Positions of the text that coverage is measured on."""

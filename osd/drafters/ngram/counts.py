@@ -10,12 +10,13 @@ not claim certainty. Only the first ``reach`` successors of each list are looked
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.drafters.ngram.cells import SHIFT, STARVED, TOKEN_MASK, Cells, entries_of, find, key_of
-from osd.drafters.ngram.changes import age, bump
+from osd.drafters.ngram.cells import SHIFT, STARVED, TOKEN_MASK, Cells, age, bump, entries_of, find, key_of
 from osd.kernels.code_cache import kept
 
 Index = npt.NDArray[np.int64]
@@ -25,6 +26,20 @@ HASTE = 64
 
 ENOUGH = 0.01
 """Probability left to shorter contexts below which they are not looked up."""
+
+
+class SearchRules(NamedTuple):
+    """How to search; see :class:`osd.drafters.ngram.drafter.SearchSettings`."""
+
+    order: int
+    weight: float
+    kappa: float
+    shortest: int
+    searches: int
+    breadth: int
+    depth: int
+    c1: float
+    c2: float
 
 
 @kept
@@ -92,32 +107,28 @@ def put_in_order(tokens: Index, chances: Floats, known: int, most: int) -> int:
 
 
 @njit
-def successors(
-    shared: Cells, own: Cells, context: Index, order: int, shortest: int, weight: float, kappa: float, reach: int,
-    tokens: Index, chances: Floats,
-) -> int:  # fmt: skip
+def successors(shared: Cells, own: Cells, context: Index, rules: SearchRules, tokens: Index, chances: Floats) -> int:
     """Find what follows the context; return how many successors there are.
 
-    Fills ``tokens`` and ``chances`` (room for all that is looked at), the ``reach`` likeliest first. ``weight`` is that
-    of the request's own counts; contexts of fewer than ``shortest`` tokens are not looked up.
+    Fills ``tokens`` and ``chances`` (room for all that is looked at), the likeliest first, ``rules.breadth`` at most.
     """
     known, left = 0, 1.0
-    for length in range(min(order - 1, len(context)), shortest - 1, -1):
+    for length in range(min(rules.order - 1, len(context)), rules.shortest - 1, -1):
         key = key_of(context, len(context), length)
         slot, own_slot = find(shared, key), find(own, key)
         total = 0.0
         if slot >= 0:
             total += total_of(entries_of(shared, slot))
         if own_slot >= 0:
-            total += weight * total_of(entries_of(own, own_slot))
+            total += rules.weight * total_of(entries_of(own, own_slot))
         if total == 0.0:
             continue
-        scale = left / (total + kappa)
+        scale = left / (total + rules.kappa)
         if own_slot >= 0:
-            known = add_entries(entries_of(own, own_slot), scale * weight, reach, tokens, chances, known)
+            known = add_entries(entries_of(own, own_slot), scale * rules.weight, rules.breadth, tokens, chances, known)
         if slot >= 0:
-            known = add_entries(entries_of(shared, slot), scale, reach, tokens, chances, known)
-        left *= kappa / (total + kappa)
+            known = add_entries(entries_of(shared, slot), scale, rules.breadth, tokens, chances, known)
+        left *= rules.kappa / (total + rules.kappa)
         if left < ENOUGH:
             break
-    return put_in_order(tokens, chances, known, reach)
+    return put_in_order(tokens, chances, known, rules.breadth)

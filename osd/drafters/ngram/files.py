@@ -1,6 +1,6 @@
 """A table on the disk: model.safetensors with its lists, ngram.json with its settings. A folder like any draft's.
 
-    model.safetensors   keys (C,) uint64, lengths (C,) uint8, entries (N,) uint32: see osd.drafters.ngram.lists
+    model.safetensors   keys (C,) uint64, lengths (C,) uint8, entries (N,) uint32: see osd.drafters.ngram.table
     ngram.json          {"format": "osd-ngram", "version": 1, "order", "memory", "half_life", "learned", "tokenizer"}
 
 ``tokenizer`` is the digest of the vocabulary whose token ids the table counts.
@@ -18,10 +18,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from osd.drafters.ngram import BadTable, OtherTokenizer
 from osd.drafters.ngram.cells import WIDEST
-from osd.drafters.ngram.errors import BadTable, OtherTokenizer
-from osd.drafters.ngram.lists import Lists
-from osd.drafters.ngram.table import Table, TableSettings, table_from
+from osd.drafters.ngram.table import Lists, Table, TableSettings, table_from
 from storage.errors import BadInput, ModelFileDamaged, UnknownDraft
 from storage.files.files import TemporaryPath, writing
 from storage.records import DraftVersion, new_id

@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from osd.drafters.ngram.cells import Cells, table_of
-from osd.drafters.ngram.counts import Floats, Index, successors
+from osd.drafters.ngram.counts import Floats, Index, SearchRules, successors
 from osd.kernels.code_cache import kept
 
 UNASKED = -1
@@ -52,23 +52,43 @@ class SearchBuffers(NamedTuple):
     """(M,) nodes in the order of their rank."""
     places: Index
     """(M,) a node's index in the merged tree."""
+    context: Index
+    """The last tokens of a node's text, as the table is asked: the order of n-grams less one."""
 
 
-class SearchRules(NamedTuple):
-    """How to search; see :class:`osd.drafters.ngram.maker.MakerSettings`."""
+class DraftRows(NamedTuple):
+    """Arrays of R rows that are drafted for, N nodes each."""
 
-    order: int
-    weight: float
-    kappa: float
-    shortest: int
-    searches: int
-    breadth: int
-    depth: int
-    c1: float
-    c2: float
+    places: Index
+    """(R,) the rows' own tables in the arena."""
+    tails: Index
+    """(R, order − 1) the ends of their texts."""
+    lengths: Index
+    """(R,) tokens of the tails that count, the last ones."""
+    depths: Index
+    """(R,) how deep trees may be; none is deeper than the rules say."""
+    sizes: Index
+    """(R,) how many nodes there may be, then how many there are."""
+    tokens: Index
+    """(R, N)"""
+    parents: Index
+    """(R, N)"""
+    chances: Floats
+    """(R, N) P(s, a) of each node."""
+
+    def part(self, rows: slice) -> DraftRows:
+        """Return some of the rows, in the same memory."""
+        return DraftRows(*(array[rows] for array in self))  # type: ignore[arg-type]  # each in its place
 
 
-def new_bench(searches: int, breadth: int) -> SearchBuffers:
+def new_rows(rows: int, nodes: int, order: int) -> DraftRows:
+    """Allocate arrays for a number of rows."""
+    places, lengths, depths, sizes = (np.zeros(rows, np.int64) for _ in range(4))
+    tails, tokens, parents = (np.zeros((rows, width), np.int64) for width in (order - 1, nodes, nodes))
+    return DraftRows(places, tails, lengths, depths, sizes, tokens, parents, np.zeros((rows, nodes)))
+
+
+def new_buffers(searches: int, breadth: int, order: int) -> SearchBuffers:
     """Allocate arrays for a number of searches."""
     most = 1 + (searches + 1) * breadth
 
@@ -77,19 +97,21 @@ def new_bench(searches: int, breadth: int) -> SearchBuffers:
 
     return SearchBuffers(
         whole(most), whole(most), whole(most), whole(most), whole(most), np.zeros(most), np.zeros(most), whole(most),
-        np.zeros(most), whole(8 * breadth), np.zeros(8 * breadth), whole(most), whole(most),
+        np.zeros(most), whole(8 * breadth), np.zeros(8 * breadth), whole(most), whole(most), whole(order - 1),
     )  # fmt: skip
 
 
 @njit
-def context_of(bench: SearchBuffers, node: int, tail: Index, context: Index) -> int:
-    """Write the last tokens of the text that ends at a node to the end of ``context``; return how many there are."""
+def context_of(buffers: SearchBuffers, node: int, tail: Index) -> int:
+    """Write the last tokens of the text that ends at a node to the end of ``buffers.context``; return how many there
+    are."""
+    context = buffers.context
     room = len(context)
     at = room
     while node > 0 and at > 0:
         at -= 1
-        context[at] = bench.tokens[node]
-        node = bench.parents[node]
+        context[at] = buffers.tokens[node]
+        node = buffers.parents[node]
     take = min(at, len(tail))
     for i in range(take):
         context[at - 1 - i] = tail[len(tail) - 1 - i]
@@ -98,98 +120,82 @@ def context_of(bench: SearchBuffers, node: int, tail: Index, context: Index) -> 
 
 @njit
 def expand(
-    bench: SearchBuffers,
-    node: int,
-    size: int,
-    shared: Cells,
-    own: Cells,
-    tail: Index,
-    context: Index,
-    rules: SearchRules,
+    buffers: SearchBuffers, node: int, size: int, shared: Cells, own: Cells, tail: Index, rules: SearchRules
 ) -> int:
     """Ask the table what follows a node; return the new number of nodes."""
-    length = context_of(bench, node, tail, context)
-    count = successors(
-        shared,
-        own,
-        context[len(context) - length :],
-        rules.order,
-        rules.shortest,
-        rules.weight,
-        rules.kappa,
-        rules.breadth,
-        bench.found,
-        bench.chances,
-    )
-    bench.first[node], bench.children[node] = size, count
+    length = context_of(buffers, node, tail)
+    context = buffers.context[len(buffers.context) - length :]
+    count = successors(shared, own, context, rules, buffers.found, buffers.chances)
+    buffers.first[node], buffers.children[node] = size, count
     for i in range(count):
         child = size + i
-        bench.tokens[child], bench.parents[child], bench.depths[child] = bench.found[i], node, bench.depths[node] + 1
-        bench.first[child], bench.children[child], bench.visits[child], bench.values[child] = UNASKED, 0, 0, 0.0
-        bench.priors[child] = bench.chances[i]
-        bench.likelihoods[child] = bench.likelihoods[node] * bench.chances[i]
+        buffers.tokens[child], buffers.parents[child] = buffers.found[i], node
+        buffers.depths[child] = buffers.depths[node] + 1
+        buffers.first[child], buffers.children[child], buffers.visits[child], buffers.values[child] = UNASKED, 0, 0, 0.0
+        buffers.priors[child] = buffers.chances[i]
+        buffers.likelihoods[child] = buffers.likelihoods[node] * buffers.chances[i]
     return size + count
 
 
 @njit
-def best_child(bench: SearchBuffers, node: int, c1: float, c2: float) -> int:
+def best_child(buffers: SearchBuffers, node: int, c1: float, c2: float) -> int:
     """Return the child with the largest PUCT; among equal ones the likelier."""
-    first, count = bench.first[node], bench.children[node]
+    first, count = buffers.first[node], buffers.children[node]
     total = 0
     for child in range(first, first + count):
-        total += bench.visits[child]
+        total += buffers.visits[child]
     explore = (c1 + math.log((total + c2 + 1.0) / c2)) * math.sqrt(total)
     best, most = first, -np.inf
     for child in range(first, first + count):
-        visits = bench.visits[child]
-        quality = bench.values[child] / visits if visits > 0 else bench.likelihoods[child]
-        score = quality + explore * bench.priors[child] / (1.0 + visits)
+        visits = buffers.visits[child]
+        quality = buffers.values[child] / visits if visits > 0 else buffers.likelihoods[child]
+        score = quality + explore * buffers.priors[child] / (1.0 + visits)
         if score > most:
             best, most = child, score
     return best
 
 
 @njit
-def back_up(bench: SearchBuffers, node: int) -> None:
+def back_up(buffers: SearchBuffers, node: int) -> None:
     """Count a visit from a sequence's end to the root."""
-    value = bench.likelihoods[node]
+    value = buffers.likelihoods[node]
     while node > 0:
-        bench.visits[node] += 1
-        bench.values[node] += value
-        node = bench.parents[node]
+        buffers.visits[node] += 1
+        buffers.values[node] += value
+        node = buffers.parents[node]
 
 
 @njit
 def search_row(
-    bench: SearchBuffers, shared: Cells, own: Cells, tail: Index, context: Index, rules: SearchRules, depth: int
+    buffers: SearchBuffers, shared: Cells, own: Cells, tail: Index, rules: SearchRules, depth: int
 ) -> int:
     """Run every search of one row, ``depth`` tokens deep at most; return the number of nodes."""
-    bench.first[0], bench.children[0], bench.depths[0], bench.likelihoods[0] = UNASKED, 0, 0, 1.0
-    size = expand(bench, 0, 1, shared, own, tail, context, rules)
+    buffers.first[0], buffers.children[0], buffers.depths[0], buffers.likelihoods[0] = UNASKED, 0, 0, 1.0
+    size = expand(buffers, 0, 1, shared, own, tail, rules)
     if size == 1:
         return size
     for _ in range(rules.searches):
         node = 0
-        while bench.children[node] > 0:
-            node = best_child(bench, node, rules.c1, rules.c2)
-        if bench.first[node] == UNASKED and bench.depths[node] < depth:
-            size = expand(bench, node, size, shared, own, tail, context, rules)
-        back_up(bench, node)
+        while buffers.children[node] > 0:
+            node = best_child(buffers, node, rules.c1, rules.c2)
+        if buffers.first[node] == UNASKED and buffers.depths[node] < depth:
+            size = expand(buffers, node, size, shared, own, tail, rules)
+        back_up(buffers, node)
     return size
 
 
 @njit
-def is_better(bench: SearchBuffers, a: int, b: int) -> bool:
+def is_better(buffers: SearchBuffers, a: int, b: int) -> bool:
     """Return whether sequence a is ranked before b: by visits, then by likelihood, then by age."""
-    if bench.visits[a] != bench.visits[b]:
-        return bench.visits[a] > bench.visits[b]
-    if bench.likelihoods[a] != bench.likelihoods[b]:
-        return bench.likelihoods[a] > bench.likelihoods[b]
+    if buffers.visits[a] != buffers.visits[b]:
+        return buffers.visits[a] > buffers.visits[b]
+    if buffers.likelihoods[a] != buffers.likelihoods[b]:
+        return buffers.likelihoods[a] > buffers.likelihoods[b]
     return a < b
 
 
 @njit
-def merge(bench: SearchBuffers, size: int, tokens: Index, parents: Index, chances: Floats, nodes: int) -> int:
+def merge(buffers: SearchBuffers, size: int, tokens: Index, parents: Index, chances: Floats, nodes: int) -> int:
     """Write the best sequences as one tree of up to ``nodes`` tokens, each with its P(s, a); return how many it has.
 
     Every visited node ends a sequence. A prefix has at least the visits and the likelihood of what continues it, so
@@ -197,56 +203,49 @@ def merge(bench: SearchBuffers, size: int, tokens: Index, parents: Index, chance
     """
     count = 0
     for node in range(1, size):
-        if bench.visits[node] > 0:
-            bench.order[count] = node
+        if buffers.visits[node] > 0:
+            buffers.order[count] = node
             count += 1
     for i in range(min(nodes, count)):
         best = i
         for j in range(i + 1, count):
-            if is_better(bench, bench.order[j], bench.order[best]):
+            if is_better(buffers, buffers.order[j], buffers.order[best]):
                 best = j
-        node = bench.order[best]
-        bench.order[best], bench.order[i] = bench.order[i], node
-        bench.places[node] = i
-        tokens[i], chances[i] = bench.tokens[node], bench.priors[node]
-        parents[i] = -1 if bench.parents[node] == 0 else bench.places[bench.parents[node]]
+        node = buffers.order[best]
+        buffers.order[best], buffers.order[i] = buffers.order[i], node
+        buffers.places[node] = i
+        tokens[i], chances[i] = buffers.tokens[node], buffers.priors[node]
+        parents[i] = -1 if buffers.parents[node] == 0 else buffers.places[buffers.parents[node]]
     return min(nodes, count)
 
 
 @njit
 def follow(
-    bench: SearchBuffers, shared: Cells, own: Cells, tail: Index, context: Index, rules: SearchRules, depth: int
+    buffers: SearchBuffers, shared: Cells, own: Cells, tail: Index, rules: SearchRules, depth: int
 ) -> int:
     """Search greedily, for comparison: the likeliest successor, its likeliest successor, …; return the number of
     nodes."""
-    bench.depths[0], bench.likelihoods[0] = 0, 1.0
+    buffers.depths[0], buffers.likelihoods[0] = 0, 1.0
     node, size = 0, 1
-    while bench.depths[node] < depth:
-        grown = expand(bench, node, size, shared, own, tail, context, rules)
+    while buffers.depths[node] < depth:
+        grown = expand(buffers, node, size, shared, own, tail, rules)
         if grown == size:
             break
         node, size = size, grown
-        back_up(bench, node)
+        back_up(buffers, node)
     return size
 
 
 @kept
-def draft_rows(
-    bench: SearchBuffers, shared: Cells, arena: Cells, places: Index, tails: Index, lengths: Index, context: Index,
-    rules: SearchRules, tokens: Index, parents: Index, chances: Floats, sizes: Index, depths: Index,
-) -> None:  # fmt: skip
-    """Draft trees for R rows.
-
-    Row r's own table is ``arena``'s ``places[r]``, its last tokens are the last ``lengths[r]`` of ``tails[r]``. Fills
-    ``tokens``, ``parents`` and ``chances`` (R, N); ``sizes`` (R,) says how many may be, then how many. ``depths`` (R,):
-    how deep each may be; none is deeper than the rules say.
-    """
-    for r in range(len(places)):
-        own = table_of(arena, places[r])
-        tail = tails[r, tails.shape[1] - lengths[r] :]
-        depth = min(rules.depth, depths[r])
+def draft_rows(buffers: SearchBuffers, shared: Cells, arena: Cells, rows: DraftRows, rules: SearchRules) -> None:
+    """Draft trees for rows, whose own tables are in the arena."""
+    for r in range(len(rows.places)):
+        own = table_of(arena, rows.places[r])
+        tail = rows.tails[r, rows.tails.shape[1] - rows.lengths[r] :]
+        depth = min(rules.depth, rows.depths[r])
         if rules.searches == 0:
-            size = follow(bench, shared, own, tail, context, rules, depth)
+            size = follow(buffers, shared, own, tail, rules, depth)
         else:
-            size = search_row(bench, shared, own, tail, context, rules, depth)
-        sizes[r] = merge(bench, size, tokens[r], parents[r], chances[r], min(sizes[r], tokens.shape[1]))
+            size = search_row(buffers, shared, own, tail, rules, depth)
+        most = min(rows.sizes[r], rows.tokens.shape[1])
+        rows.sizes[r] = merge(buffers, size, rows.tokens[r], rows.parents[r], rows.chances[r], most)

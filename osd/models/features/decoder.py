@@ -50,9 +50,12 @@ class FeatureDecoder:
         self.layers = draft.feature_layers(target.module)
         """The hidden states of the target that it reads."""
         self.cache = RaggedCache(1, rows, length + ROOM, weight.device, next(draft.parameters()).dtype, limit)
-        self.quicker = False
         self._head = _head(draft, target)
         self._layer = _EagleLayer(draft) if isinstance(draft, EagleDraft) else None
+
+    def became_quicker(self) -> bool:
+        """Return False: its passes are as quick as they were."""
+        return False
 
     @property
     def most(self) -> int:

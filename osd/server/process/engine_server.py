@@ -46,10 +46,10 @@ class EngineCollector(GroupCollector):
     def fill(self, families: FamilySet) -> None:
         """Add the engine's numbers; without a recorder its four are 0."""
         stats, recorder = self.engine.stats, self.engine.recorder
-        pauses, blocks = list(stats.swap_pause_ms), self.engine.reading.blocks
+        pauses, blocks = list(stats.swap_pause_ms), self.engine.prefill_queue.blocks
         families.add(m.DROPPED, recorder.dropped if recorder else 0)
-        families.add(m.SPILLED, recorder.handover.spilled if recorder else 0)
-        families.add(m.SPILL_BYTES, recorder.handover.spill.bytes if recorder else 0)
+        families.add(m.SPILLED, recorder.writer.spilled if recorder else 0)
+        families.add(m.SPILL_BYTES, recorder.writer.spill.bytes if recorder else 0)
         families.add(m.RECORDER_SECONDS, recorder.seconds + recorder.seconds_beside if recorder else 0)
         families.add(m.STEPS, stats.steps)
         families.add(m.STOOD_IN, stats.stood_in)

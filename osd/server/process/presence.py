@@ -38,7 +38,7 @@ class EngineDrafts:
         if swap is None:
             return {}
         digests = {version.id: version.digest for version in swap.serving.copy().values()}
-        loaded = self._engine.drafter.loaded_drafts.copy()
+        loaded = self._engine.pool.loaded_drafts.copy()
         held = {name: draft.version for name, draft in loaded.items()}
         return {name: {"version": version, "digest": digests.get(version, "")} for name, version in held.items()}
 

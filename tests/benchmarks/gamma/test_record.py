@@ -161,7 +161,7 @@ def test_a_replay_of_a_heads_estimates_counts_what_the_engine_counts() -> None:
     )
     serve = settings("specdecpp", 3)
     engine = Engine(pair(), serve)
-    engine.drafter.head = estimates
+    engine.pool.head = estimates
     replayed = simulate(recorded, partial(make_controller, serve.gamma), FLAT, batch=3)
     rounds = [[(r.gamma, r.drafted, r.accepted) for r in rounds] for rounds in replayed.by_request]
     assert rounds == decoded(engine)

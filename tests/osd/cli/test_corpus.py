@@ -18,8 +18,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from typer.testing import Result
 
+from osd.drafters.ngram import OtherTokenizer
 from osd.drafters.ngram.corpus import Builder, BuildProgress, open_corpus
-from osd.drafters.ngram.errors import OtherTokenizer
 from osd.drafters.ngram.files import load_table
 from osd.server.start import SHIPPED
 from tests.osd.cli.conftest import Done, Filled, Osd

@@ -32,7 +32,7 @@ def test_a_target_alone_is_enough_for_drafts_without_a_model(osd):
     done = osd("generate", PROMPT, "--max-tokens", 24, "--target", SHIPPED / "target", "--drafter", "lookup")
     assert done.stdout == target_alone(PROMPT, 24) + "\n"
     assert "ships with osd" not in done.stderr
-    refused = osd("generate", PROMPT, "--target", SHIPPED / "target", "--drafter", "mixed")
+    refused = osd("generate", PROMPT, "--target", SHIPPED / "target", "--drafter", "blended")
     assert refused.exit_code == 2
     assert "give --draft too, or set drafters.kind to one that needs no draft model" in refused.stderr
 

@@ -23,7 +23,7 @@ def pair() -> Pair:
     return Pair(model_of(target, "target"), model_of(prepared(config), "draft"), None, frozenset())
 
 
-@pytest.mark.parametrize("kind", ["causal", "blended", "trigram", "lookup", "mixed"])
+@pytest.mark.parametrize("kind", ["causal", "blended", "trigram", "lookup"])
 def test_the_text_goes_on_beyond_the_draft(pair: Pair, kind: str) -> None:
     engine = Engine(pair, settings_of(
         drafters__kind=kind, serve__max_batch=3, serve__max_length=2048, gamma__rule="fixed", gamma__initial=4,

@@ -82,7 +82,7 @@ def routes(store: Store) -> list[Route]:
 def look(engine: Engine) -> None:
     """One look of the swap's thread, and a step that takes what it found."""
     assert engine.swap is not None
-    engine.swap._look()
+    engine.swap._poll()
     engine.step()
 
 
@@ -158,7 +158,7 @@ def test_drafts_forked_from_one_base_hold_it_once(store: Store, settings: Settin
         own = memory["default"]
         full = sum(p.numel() * 4 for p in pair.draft.module.parameters())
         assert (own.kind, own.weight_bytes, own.shared_bytes) == ("full", full, 0)
-        assert {loaded.body for loaded in engine.drafter.loaded_drafts.values()} == {engine.drafter.default.body}
+        assert {loaded.body for loaded in engine.pool.loaded_drafts.values()} == {engine.pool.default.body}
         assert engine.draft_manager.residence.bytes() == before + sum(memory[name].weight_bytes for name in names)
         assert all(memory[n].kind == "lora" and memory[n].shared_bytes >= full for n in names)
         assert versions(serve(engine, ["bare", "a"]))["bare"] == {bare.id}
@@ -174,12 +174,12 @@ def test_a_base_that_learns_leaves_its_weights_to_the_adapters(store: Store, set
         store.versions.promote(learnt.id)
         look(engine)
         assert versions(serve(engine, ["german", "default"])) == {"german": {german.id}, "default": {learnt.id}}
-        bodies = [engine.drafter.loaded_drafts[name].body for name in ("german", "default")]
-        assert bodies[0] is not bodies[1] and engine.drafter.default is engine.drafter.loaded_drafts["default"]
+        bodies = [engine.pool.loaded_drafts[name].body for name in ("german", "default")]
+        assert bodies[0] is not bodies[1] and engine.pool.default is engine.pool.loaded_drafts["default"]
         back = store.versions.rollback("default", "test")
         look(engine)
         assert versions(serve(engine, ["default"])) == {"default": {back.id}}
-        assert engine.drafter.default.body is bodies[0]
+        assert engine.pool.default.body is bodies[0]
 
 
 def test_an_adapter_for_another_base_is_refused_and_the_old_version_serves(
@@ -213,7 +213,7 @@ def test_a_draft_of_another_vocabulary_is_refused(
     add_full(store, "other", random_module("llama", vocabulary=50), tmp_path)
     with by_hand(store, settings, pair) as engine:
         look(engine)
-        assert "do not share a vocabulary" in caplog.text and "other" not in engine.drafter.loaded_drafts
+        assert "do not share a vocabulary" in caplog.text and "other" not in engine.pool.loaded_drafts
         assert versions(serve(engine, ["other"])) == {"other": {store.versions.current("default").id}}
 
 
@@ -234,7 +234,7 @@ def test_the_budget_evicts_who_served_longest_ago_never_who_serves_nor_the_defau
         add_full(store, "d", noisy(pair.target.module, 0.7), tmp_path)
         engine.admission.router = FixedRouter(routes(store))
         look(engine)
-        assert sorted(engine.drafter.loaded_drafts) == ["b", "c", "d", "default"]  # a was idle the longest
+        assert sorted(engine.pool.loaded_drafts) == ["b", "c", "d", "default"]  # a was idle the longest
         assert draft_manager.residence.bytes() <= whole
         look(engine)
         assert sorted(store.versions.served_by("test")) == ["b", "c", "d"]
@@ -242,24 +242,24 @@ def test_the_budget_evicts_who_served_longest_ago_never_who_serves_nor_the_defau
         engine.submit(request)
         engine.step()
         draft_manager.residence.budget = draft_manager.residence._bytes(
-            [engine.drafter.default, engine.drafter.loaded_drafts["b"]]
+            [engine.pool.default, engine.pool.loaded_drafts["b"]]
         )
         draft_manager.want("a")
         look(engine)
-        assert sorted(engine.drafter.loaded_drafts) == ["b", "default"]  # all idle ones left, and still a found no room
+        assert sorted(engine.pool.loaded_drafts) == ["b", "default"]  # all idle ones left, and still a found no room
         draft_manager.want("a")
         assert "a" not in engine.swap.names()  # it is not fetched again and again while nothing changes
         (done,) = engine.run([])
         assert {o.draft_version for o in done.outcomes} == {store.versions.current("b").id}
         draft_manager.want("a")
         look(engine)
-        assert sorted(engine.drafter.loaded_drafts) == ["a", "default"]
+        assert sorted(engine.pool.loaded_drafts) == ["a", "default"]
         draft_manager.residence.budget = 1
         draft_manager.want("b")
         look(engine)
         draft_manager.want("b")
         look(engine)
-        assert "b" not in engine.drafter.loaded_drafts and store.versions.current("b").id in engine.swap._refused
+        assert "b" not in engine.pool.loaded_drafts and store.versions.current("b").id in engine.swap._refused
 
 
 def test_a_draft_that_no_route_names_leaves_and_its_rows_keep_it_to_their_end(
@@ -271,10 +271,10 @@ def test_a_draft_that_no_route_names_leaves_and_its_rows_keep_it_to_their_end(
         request = Request(prompts(1)[0], 30, route="german")
         engine.submit(request)
         engine.step()
-        adapter = weakref.ref(engine.drafter.loaded_drafts["german"].adapter)
+        adapter = weakref.ref(engine.pool.loaded_drafts["german"].adapter)
         store.routes.remove("german")
         look(engine)
-        assert "german" not in engine.drafter.loaded_drafts and adapter() is not None
+        assert "german" not in engine.pool.loaded_drafts and adapter() is not None
         (done,) = engine.run([])
         assert {r.draft_version for r in done.rounds} == {german.id} and len(done.tokens) == 30
         gc.collect()
@@ -297,7 +297,7 @@ def test_ten_adapters_come_are_exchanged_and_leave_under_load_and_memory_is_wher
         engine.admission.router = FixedRouter(routes(store))
         first = served_until(engine, names, store)
         for name in names:
-            kept[name] = weakref.ref(engine.drafter.loaded_drafts[name].adapter)
+            kept[name] = weakref.ref(engine.pool.loaded_drafts[name].adapter)
         assert engine.draft_manager.residence.bytes() > before
         for seed, name in enumerate(names):
             stage_adapter(store, store.versions.current(name), pair, 20 + seed)
@@ -308,12 +308,12 @@ def test_ten_adapters_come_are_exchanged_and_leave_under_load_and_memory_is_wher
         engine.admission.router = FixedRouter(routes(store))
         for _ in range(400):
             serve(engine, ["default"])
-            if list(engine.drafter.loaded_drafts) == ["default"]:
+            if list(engine.pool.loaded_drafts) == ["default"]:
                 break
         gc.collect()
         assert engine.draft_manager.residence.bytes() == before
         assert not any(ref() for ref in kept.values())
-        assert [len(body.rows) for body in engine.drafter.busy] == []
+        assert [len(body.rows) for body in engine.pool.busy] == []
 
 
 def served_until(engine: Engine, names: list[str], store: Store) -> set[str]:
@@ -333,13 +333,13 @@ def test_a_draft_whose_route_goes_while_it_is_fetched_does_not_come(
     add_adapter(store, "german", pair, 1)
     with by_hand(store, settings, pair) as engine:
         assert engine.swap is not None
-        engine.swap._look()
+        engine.swap._poll()
         store.routes.remove("german")
-        engine.swap._look()
+        engine.swap._poll()
         assert engine.swap.gone == {"german"}
         engine.step()
         look(engine)
-        assert list(engine.drafter.loaded_drafts) == ["default"] and list(engine.swap.names()) == ["default"]
+        assert list(engine.pool.loaded_drafts) == ["default"] and list(engine.swap.names()) == ["default"]
 
 
 def test_a_model_that_fails_in_a_way_of_its_own_is_refused_and_the_others_are_followed(

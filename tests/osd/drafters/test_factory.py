@@ -23,20 +23,18 @@ def pair() -> Pair:
     return random_pair("llama")
 
 
-@pytest.mark.parametrize(
-    ("drafter", "branches"), [("trigram", "lookup"), ("lookup", "lookup"), ("mixed", "trigram"), ("mixed", "lookup")]
-)
-def test_whoever_drafts_the_text_is_the_targets(pair: Pair, drafter: str, branches: str) -> None:
+@pytest.mark.parametrize("drafter", ["trigram", "lookup"])
+def test_whoever_drafts_the_text_is_the_targets(pair: Pair, drafter: str) -> None:
     """Every prompt comes three times: what the table has learned by then, it proposes."""
-    engine = Engine(pair, changed(BASE, drafters__kind=drafter, drafters__branches=branches))
+    engine = Engine(pair, changed(BASE, drafters__kind=drafter))
     assert engine.target.cache.length == row_length(pair, engine.settings) == 96 + 24 + 1
     asked = [Request(p * 2, max_new_tokens=24) for _ in range(3) for p in prompts(4, seed=5)]
     done = {c.request.id: c for c in engine.run(asked)}
     for request in asked:
         assert list(done[request.id].tokens) == alone(pair.target.module, request.prompt_tokens, 24)
     late = [r for request in asked[8:] for r in done[request.id].rounds]
-    assert {r.draft_version for r in late} == {"unversioned" if drafter == "mixed" else drafter}
-    if "trigram" in (drafter, branches if drafter == "mixed" else None):
+    assert {r.draft_version for r in late} == {drafter}
+    if drafter == "trigram":
         assert sum(r.accepted for r in late) > len(late)
 
 
@@ -45,19 +43,18 @@ def test_a_chain_is_served_without_looking_at_trees(pair: Pair) -> None:
     broken = Pair(blind(pair.target), pair.draft, None, frozenset())
     assert Engine(broken, BASE).target.cache.length == 96 + 6 + 1
     with pytest.raises(CannotServeTrees):
-        Engine(broken, changed(BASE, drafters__kind="mixed"))
+        Engine(broken, changed(BASE, drafters__kind="lookup"))
 
 
 def test_the_caller_may_bring_a_proposer(pair: Pair) -> None:
     proposer = Guessing(97, {})
-    engine = Engine(pair, changed(BASE, drafters__kind="mixed", drafters__tree_nodes=9), proposer=proposer)
+    engine = Engine(pair, changed(BASE, drafters__kind="lookup", drafters__tree_nodes=9), proposer=proposer)
     list(engine.run([Request(p, max_new_tokens=12) for p in prompts(3)]))
     assert {nodes for _, nodes in proposer.asked} == {9} and not proposer.here
 
 
-@pytest.mark.parametrize("drafter", ["trigram", "mixed"])
-def test_a_cancelled_row_leaves_its_proposer(pair: Pair, drafter: str) -> None:
-    engine = Engine(pair, changed(BASE, drafters__kind=drafter))
+def test_a_cancelled_row_leaves_its_proposer(pair: Pair) -> None:
+    engine = Engine(pair, changed(BASE, drafters__kind="trigram"))
     proposer = engine.drafting.proposer  # type: ignore[attr-defined]
     assert isinstance(proposer, TableProposer) and not isinstance(proposer, LookupProposer)
     asked = [Request(p, max_new_tokens=20) for p in prompts(3)]
@@ -71,16 +68,17 @@ def test_a_cancelled_row_leaves_its_proposer(pair: Pair, drafter: str) -> None:
     assert not proposer._places
 
 
-@pytest.mark.parametrize(("drafter", "kind", "fed"), [("lookup", "llama", (12, 6)), ("mixed", "gpt2", (20, 8))])
-def test_what_a_tree_costs_beside_a_chain_is_part_of_drafting(drafter: str, kind: str, fed: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("kind", "fed"), [("llama", (12, 6)), ("gpt2", (20, 8))])
+def test_what_a_tree_costs_beside_a_chain_is_part_of_drafting(kind: str, fed: tuple[int, int]) -> None:
     """Two rows with trees of 9 and 1 tokens, 3 and 1 deep: the lean pass computes the tokens, others the width of the
     widest."""
-    engine = Engine(random_pair(kind), changed(BASE, drafters__kind=drafter))
-    drafting = engine.drafting
-    assert isinstance(drafting, TreeDrafter) and drafting.target.packs == (kind == "llama")
-    drafting._depths, drafting._sizes = [3, 1], [9, 1]
-    assert drafting.breadth_ms() == 0.0  # nothing was timed yet
+    engine = Engine(random_pair(kind), changed(BASE, drafters__kind="lookup"))
+    assert isinstance(engine.drafting, TreeDrafter)
+    pruner = engine.drafting.pruner
+    assert pruner.target.packs == (kind == "llama")
+    pruner.depths, pruner.sizes = [3, 1], [9, 1]
+    assert pruner.round_ms(2.0, engine.costs) == 2.0  # nothing was timed yet
     for tokens in fed:
         for _ in range(40):
             engine.costs.observe_verify(2, tokens, 1.0 + 0.1 * tokens)
-    assert drafting.breadth_ms() == pytest.approx(0.1 * (fed[0] - fed[1]), rel=0.02)
+    assert pruner.round_ms(2.0, engine.costs) - 2.0 == pytest.approx(0.1 * (fed[0] - fed[1]), rel=0.02)

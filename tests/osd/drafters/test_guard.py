@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osd.draft import Draft
+from osd.drafters.base import DraftRequest
 from osd.drafters.causal import CausalDrafter
-from osd.drafters.failures import LONGEST, DraftFailures
-from osd.drafters.mixed import MixedDrafter
+from osd.drafters.pool import LONGEST, DraftFailures
 from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
@@ -25,7 +25,7 @@ from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, exact, p_value
 from tests.lossless.test_lossless import serve
 from tests.support.models import VOCABULARY, alone, prompts, random_pair
-from tests.support.proposers import Guessing
+from tests.support.proposers import BranchingDrafter, Guessing
 from tests.support.settings import settings_of
 
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.drafters_may_fail]
@@ -89,7 +89,7 @@ def check(engine: Engine, expected: dict[tuple[int, ...], list[int]]) -> None:
     for _ in range(2):
         asked = requests(expected)
         assert serve(engine, asked) == [expected[r.prompt_tokens][: r.max_new_tokens] for r in asked]
-        assert not engine.drafter.busy and not engine.drafter.default.rows and not engine.drafter.failures.doubtful
+        assert not engine.pool.busy and not engine.pool.default.rows and not engine.pool.failures.doubtful
 
 
 @settings(max_examples=8)
@@ -99,10 +99,10 @@ def check(engine: Engine, expected: dict[tuple[int, ...], list[int]]) -> None:
 def test_a_drafter_that_raises_anywhere(
     pair: Pair, expected: dict[tuple[int, ...], list[int]], methods: set[str], often: float, seed: int
 ) -> None:
-    for kind in (None, TreeDrafter, MixedDrafter):
+    for kind in (None, TreeDrafter, BranchingDrafter):
         engine = engine_of(pair)
         if kind is not None:
-            engine.drafting = kind(engine.drafter, Guessing(VOCABULARY, expected), 10, engine.target)
+            engine.drafting = kind(engine.pool, Guessing(VOCABULARY, expected), 10, engine.target)
         raising = Raising(engine.drafting, sorted(methods), often, seed)
         engine.drafting = raising  # type: ignore[assignment]
         check(engine, expected)
@@ -116,23 +116,23 @@ def test_a_drafter_that_raises_anywhere(
 def test_a_proposer_that_raises_anywhere(
     pair: Pair, expected: dict[tuple[int, ...], list[int]], methods: set[str], often: float, seed: int
 ) -> None:
-    for kind in (TreeDrafter, MixedDrafter):
+    for kind in (TreeDrafter, BranchingDrafter):
         engine = engine_of(pair)
         proposer: Any = Raising(Guessing(VOCABULARY, expected), sorted(methods), often, seed)
-        engine.drafting = kind(engine.drafter, proposer, 10, engine.target)
+        engine.drafting = kind(engine.pool, proposer, 10, engine.target)
         check(engine, expected)
 
 
 @settings(max_examples=8)
 @given(
-    often=st.sampled_from([0.05, 0.3, 1.0]), seed=st.integers(0), kind=st.sampled_from(["causal", "blended", "mixed"])
+    often=st.sampled_from([0.05, 0.3, 1.0]), seed=st.integers(0), kind=st.sampled_from(["causal", "blended"])
 )
 def test_a_draft_model_whose_passes_raise(
     pair: Pair, expected: dict[tuple[int, ...], list[int]], often: float, seed: int, kind: str
 ) -> None:
     engine = engine_of(pair, drafters__kind=kind)
-    raising: Any = Raising(engine.drafter.decoder, ["logits", "read"], often, seed)
-    engine.drafter.default.body.drafter.decoder = raising
+    raising: Any = Raising(engine.pool.decoder, ["logits", "read"], often, seed)
+    engine.pool.default.body.drafter.decoder = raising
     check(engine, expected)
     assert (engine.stats.draft_failures["default"] > 0) == (raising.raised > 0)
 
@@ -141,14 +141,14 @@ def test_a_chain_keeps_what_was_drawn_before_a_pass_raised(pair: Pair, monkeypat
     """Else a token would be verified only where what came after it did not raise, which changes the distribution."""
     engine, lengths = engine_of(pair, gamma__initial=6), list[int]()
     engine.listener = lambda rows, progress, verdict, scored: lengths.extend(verdict.depths)
-    ask = CausalDrafter._ask
+    add = CausalDrafter._add_tokens
 
-    def third_fails(self: CausalDrafter, rows: Any, lengths: Any, chain: Any, *rest: Any) -> Any:
+    def third_fails(self: CausalDrafter, request: Any, chain: Any, override: Any) -> Any:
         if chain.size == 2:
             raise Broken
-        return ask(self, rows, lengths, chain, *rest)
+        return add(self, request, chain, override)
 
-    monkeypatch.setattr(CausalDrafter, "_ask", third_fails)
+    monkeypatch.setattr(CausalDrafter, "_add_tokens", third_fails)
     asked = Request((3, 5, 8), max_new_tokens=12, sampling=Sampling(1.0, seed=1), ignore_eos=True)
     list(engine.run([asked]))
     assert lengths[:3] == [2, 0, 0], "two tokens in the round in which the draft was asked, none while it rested"
@@ -159,7 +159,7 @@ def test_samples_follow_the_target_where_passes_raise_by_what_was_drawn(monkeypa
     tiny, sampling = random_pair("llama", noise=0.35, vocabulary=9), Sampling(1.0)
     monkeypatch.setattr(DraftFailures, "may_ask", lambda failures, name: True)
     engine = engine_of(tiny, gamma__initial=3, serve__max_batch=1)
-    decoder = engine.drafter.decoder
+    decoder = engine.pool.decoder
     logits = decoder.logits
 
     def superstitious(tokens: torch.Tensor, starts: Sequence[int], **named: Any) -> torch.Tensor:
@@ -185,9 +185,9 @@ class Wild:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def propose(self, rows: Sequence[Any], *rest: Any) -> Draft:
-        tokens = torch.full((len(rows), self._width), self._token)
-        return Draft(tokens, (self._width,) * len(rows), None, self._width)
+    def propose(self, request: DraftRequest) -> Draft:
+        tokens = torch.full((len(request.rows), self._width), self._token)
+        return Draft(tokens, (self._width,) * len(request.rows), None, self._width)
 
 
 @pytest.mark.parametrize(("token", "width"), [(VOCABULARY, 2), (-1, 2), (1 << 40, 1), (5, 90)])
@@ -203,7 +203,7 @@ def test_a_draft_that_cannot_be_verified_is_none(
 @settings(max_examples=25)
 @given(
     prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40), count=st.integers(1, 70),
-    kind=st.sampled_from(["causal", "blended", "trigram", "lookup", "mixed"]), gamma=st.integers(0, 8),
+    kind=st.sampled_from(["causal", "blended", "trigram", "lookup"]), gamma=st.integers(0, 8),
 )  # fmt: skip
 def test_rows_without_room_and_ids_up_to_the_width(
     pair: Pair, prompt: list[int], count: int, kind: str, gamma: int
@@ -220,7 +220,7 @@ def test_one_that_keeps_raising_rests_ever_longer(caplog: pytest.LogCaptureFixtu
     for _ in range(40 * LONGEST):
         if failures.may_ask("draft"):
             asked += 1
-            failures.note("draft", Broken("a text of a user"))
+            failures.note_failure("draft", Broken("a text of a user"))
     assert 40 <= asked <= 60 and failures.counts["draft"] == asked
     assert len(caplog.records) == 1 and "draft raised Broken" in caplog.text and "user" not in caplog.text
     assert failures.may_ask("another")
@@ -229,6 +229,6 @@ def test_one_that_keeps_raising_rests_ever_longer(caplog: pytest.LogCaptureFixtu
 def test_one_that_raised_once_rests_briefly() -> None:
     failures = DraftFailures()
     for _ in range(5):
-        failures.note("draft", Broken())
+        failures.note_failure("draft", Broken())
         assert [failures.may_ask("draft") for _ in range(3)] == [False, False, True]
-        failures.well("draft")
+        failures.note_success("draft")

@@ -57,14 +57,13 @@ def test_sampled_texts_and_cancelled_rows(target: Pair) -> None:
     assert engine.cancel(asked[1].id)
     done = list(engine.run(asked[3:]))
     assert sorted(len(c.tokens) for c in done if c.finish_reason == "length") == [20, 20, 20]
-    assert not engine.drafter.default.body.rows
+    assert not engine.pool.default.body.rows
 
 
 @pytest.mark.parametrize(
     ("wanted", "what"),
     [
         ({"drafters__kind": "causal"}, "drafters.kind = causal"),
-        ({"drafters__kind": "mixed"}, "drafters.kind = mixed"),
         ({"gamma__rule": "specdecpp"}, "gamma.rule = specdecpp"),
         ({"gamma__specdecpp__head": Path("head")}, "gamma.specdecpp.head"),
     ],
@@ -85,7 +84,7 @@ def test_a_command_that_needs_both_asks_for_the_draft() -> None:
     ):  # fmt: skip
         refused(make)
     with pytest.raises(BadSetting, match=r"\(trigram, lookup\)"):
-        choose_pair(serve, "t", drafter="mixed")
+        choose_pair(serve, "t", drafter="blended")
 
 
 def refused(make: Callable[[], object]) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from osd.draft import Draft
-from osd.drafters.merge import merge
+from osd.draft import Draft, merge
 from osd.engine.engine import UNVERSIONED, Engine
 from osd.gamma.base import CostModel, Observation
-from osd.gamma.factory import CONTROLLERS, make_planner
+from osd.gamma.factory import make_planner
 from osd.models.acceptance_head import HeadPass
 from osd.models.pair import Pair
 from osd.sequence import Completion
@@ -82,23 +81,22 @@ def check(engine: Engine, asked: list[Request]) -> list[Completion]:
 
 @pytest.mark.parametrize("kind", LINEAR)
 def test_mixed_batches_are_greedy_lossless_and_each_row_has_its_own_draft(kind: str, engine: Make) -> None:
-    for batch in (2, 5):
-        made = engine(kind, serve__max_batch=batch)
-        done = check(made, mixed())
-        for c in done:
-            name = str(c.request.route)
-            version = UNVERSIONED if name == "default" else f"{name}-v1"
-            assert {r.draft_version for r in c.rounds} == {version}
-            assert [o.draft_version for o in c.outcomes] == [version] and c.outcomes[0].requests == 1
-            assert sum(o.emitted for o in c.outcomes) == len(c.tokens)
-        router = made.router
-        assert isinstance(router, ByName) and {r.id: o for r, _, o in router.seen} == {
-            c.request.id: c.outcomes for c in done
-        }
+    made = engine(kind, serve__max_batch=5)
+    done = check(made, mixed())
+    for c in done:
+        name = str(c.request.route)
+        version = UNVERSIONED if name == "default" else f"{name}-v1"
+        assert {r.draft_version for r in c.rounds} == {version}
+        assert [o.draft_version for o in c.outcomes] == [version] and c.outcomes[0].requests == 1
+        assert sum(o.emitted for o in c.outcomes) == len(c.tokens)
+    router = made.router
+    assert isinstance(router, ByName) and {r.id: o for r, _, o in router.seen} == {
+        c.request.id: c.outcomes for c in done
+    }
 
 
-@pytest.mark.parametrize("controller", CONTROLLERS)
-def test_every_controller_sizes_the_drafts_of_a_mixed_batch(controller: str, engine: Make) -> None:
+@pytest.mark.parametrize("controller", ["analytic", "goodput", "gammatune_plus", "q_learning", "specdecpp"])
+def test_rules_size_the_drafts_of_a_mixed_batch(controller: str, engine: Make) -> None:
     check(engine(serve__max_batch=4, gamma__rule=controller, gamma__initial=3), mixed(8))
 
 
@@ -124,7 +122,7 @@ def test_each_row_s_rounds_end_where_the_head_of_its_own_draft_says(engine: Make
     def with_heads(**settings: object) -> Engine:
         made = engine(gamma__rule="specdecpp", gamma__initial=6, gamma__max=6, **settings)
         for seed, name in enumerate(DRAFTS[:-1]):
-            made.drafter.set_head(name, HeadPass(random_head(seed=seed), made.pair.device))
+            made.pool.set_head(name, HeadPass(random_head(seed=seed), made.pair.device))
         return made
 
     asked = mixed(12)
@@ -152,11 +150,11 @@ def most(done: Completion, gamma: int) -> list[int]:
 def test_a_head_comes_before_its_draft_and_stays_as_versions_change(engine: Make) -> None:
     made = engine()
     head = HeadPass(random_head(), made.pair.device)
-    made.drafter.set_head("late", head)
+    made.pool.set_head("late", head)
     for seed in (3, 4):
         assert let_in(made, "late", model_of(noisy(made.pair.target.module, 0.05, seed=seed))) == "taken"
-        assert made.drafter.loaded_drafts["late"].head is head
-    assert made.drafter.head is None
+        assert made.pool.loaded_drafts["late"].head is head
+    assert made.pool.head is None
 
 
 def test_rows_that_leave_make_room_in_their_own_cache_only(engine: Make) -> None:
@@ -169,14 +167,14 @@ def test_rows_that_leave_make_room_in_their_own_cache_only(engine: Make) -> None
     assert made.cancel(asked[1].id) and made.cancel(asked[0].id)
     done = {}
     while made.busy:
-        for body in made.drafter.busy:
+        for body in made.pool.busy:
             assert [row.loaded.body for row in body.rows] == [body] * len(body.rows)
-        assert sum(len(body.rows) for body in made.drafter.busy) == len(made.rows)
+        assert sum(len(body.rows) for body in made.pool.busy) == len(made.rows)
         done |= {p.request_id: p.completion for p in made.step() if p.completion}
     for request in asked[2:]:
         text = alone(made.pair.target.module, request.prompt_tokens, request.max_new_tokens)
         assert list(done[request.id].tokens) == text
-    assert made.drafter.busy == [] and all(loaded.rows == 0 for loaded in made.drafter.loaded_drafts.values())
+    assert made.pool.busy == [] and all(loaded.rows == 0 for loaded in made.pool.loaded_drafts.values())
 
 
 Texts = Counter[tuple[int, ...]]
@@ -184,7 +182,7 @@ Texts = Counter[tuple[int, ...]]
 
 def sampled(pair: Pair, *, wrong: bool = False) -> dict[str, Texts]:
     """Two-token texts of rows that alternate between a draft that is often right and one that seldom is."""
-    serve = settings_of(serve__max_batch=8, serve__max_length=32, gamma__rule="fixed", gamma__initial=2)
+    serve = settings_of(serve__max_batch=64, serve__max_length=32, gamma__rule="fixed", gamma__initial=2)
     engine = Engine(pair, serve, router=ByName())
     assert let_in(engine, "other", model_of(noisy(pair.target.module, 1.5, seed=3))) == "taken"
     if wrong:
@@ -202,13 +200,13 @@ def sampled(pair: Pair, *, wrong: bool = False) -> dict[str, Texts]:
 
 def _mix_up(engine: Engine) -> None:
     """Give every row the q of its neighbour, which another draft drew for."""
-    propose = engine.drafter.propose
+    propose = engine.pool.propose
 
     def wrongly(*args: Any) -> Draft:
         draft = propose(*args)
         return replace(draft, q=None if draft.q is None else draft.q.flip(0))
 
-    engine.drafter.propose = wrongly  # type: ignore[method-assign]
+    engine.pool.propose = wrongly  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +264,7 @@ def test_costs_are_kept_for_each_draft_and_controllers_use_their_own(engine: Mak
     made = engine(serve__max_batch=4, gamma__rule="analytic")
     list(made.run(mixed(16)))
     costs = made.pass_costs
-    mine, theirs = (made.drafter.loaded_drafts[name].body.costs(made.costs) for name in ("first", "full"))
+    mine, theirs = (made.pool.loaded_drafts[name].body.costs(made.costs) for name in ("first", "full"))
     assert mine is made.costs is not theirs and theirs.rounds == mine.rounds == made.stats.steps
     assert all((ms := costs.draft_ms(name)) and ms > 0 for name in DRAFTS) and costs.draft_ms("nobody") is None
     assert costs.verify_ms(5) == made.costs.verify_ms(1, 5)

@@ -70,7 +70,7 @@ def heard(engine: Engine) -> dict[str, Mapping[str, TextScore]]:
 def test_every_draft_in_memory_is_scored_and_the_better_one_scores_better(engine: Engine) -> None:
     asked = [Request(p, max_new_tokens=20) for p in prompts(8, seed=3)]
     list(engine.run(asked))
-    while engine.shadow.work(idle=True):
+    while engine.scorer.work(idle=True):
         pass
     assert set(heard(engine)) == {request.id for request in asked}
     for seen in heard(engine).values():
@@ -85,7 +85,7 @@ def test_a_score_is_where_the_drafts_own_first_choice_is_the_text(engine: Engine
     (done,) = engine.run([Request(prompts(1, seed=5)[0], max_new_tokens=24)])
     text = [*done.request.prompt_tokens, *done.tokens]
     for name, module in (("default", engine.pair.draft.module), ("adapted", adapted(engine.pair))):
-        loaded = engine.drafter.loaded_drafts[name]
+        loaded = engine.pool.loaded_drafts[name]
         logits = module(torch.tensor([text])).logits[0]
         expected = (logits.argmax(-1)[:-1] == torch.tensor(text[1:]))[-24:].tolist()
         assert matches(reader_of(loaded, len(text)), text, 24) == expected
@@ -97,7 +97,7 @@ def test_a_sampled_text_is_scored_by_the_chance_that_a_drafted_token_is_accepted
     """Σ min(p, q) after the request's warping, against both modules' own forward passes, for every candidate."""
     sampling = Sampling(0.8, top_p=0.9, seed=3)
     (done,) = engine.run([Request(prompts(1, seed=5)[0], max_new_tokens=24, sampling=sampling)])
-    assert engine.shadow.work(idle=True)
+    assert engine.scorer.work(idle=True)
     seen = heard(engine)[done.request.id]
     text = torch.tensor([[*done.request.prompt_tokens, *done.tokens]])
     warp = Warp([sampling], engine.pair.vocab_size, engine.pair.device)
@@ -106,7 +106,7 @@ def test_a_sampled_text_is_scored_by_the_chance_that_a_drafted_token_is_accepted
         q = warp(module(text).logits[:, -25:-1])
         assert seen[name].judged == 24
         assert seen[name].alpha == pytest.approx(float(torch.minimum(p, q).sum()) / 24, abs=1e-4)
-    target = engine.drafter.loaded_drafts["good"]
+    target = engine.pool.loaded_drafts["good"]
     assert score(target, done, drawn_from(engine.target, done)).alpha == pytest.approx(seen["good"].alpha, abs=1e-6)
 
 
@@ -116,8 +116,8 @@ def test_reading_leaves_rows_that_are_being_served_alone(engine: Engine) -> None
     texts = []
     while engine.busy:
         texts += [p.completion for p in engine.step() if p.completion]
-        score(engine.drafter.loaded_drafts["default"], alone)
-        score(engine.drafter.loaded_drafts["adapted"], alone)
+        score(engine.pool.loaded_drafts["default"], alone)
+        score(engine.pool.loaded_drafts["adapted"], alone)
     assert texts[0].tokens == alone.tokens
     assert [r.accepted for r in texts[0].rounds] == [r.accepted for r in alone.rounds]
 
@@ -131,7 +131,7 @@ def test_reading_leaves_nothing_behind(engine: Engine, monkeypatch: pytest.Monke
         readers.append(reader_of(loaded, length))
         return readers[-1]
 
-    loaded = engine.drafter.loaded_drafts["default"]
+    loaded = engine.pool.loaded_drafts["default"]
     matches(reader := kept(loaded, 64), [*done.request.prompt_tokens, *done.tokens], 24)
     assert reader.cache.bytes > 0
     monkeypatch.setattr(osd.drafters.scoring, "reader_of", kept)
@@ -143,7 +143,7 @@ def test_a_route_with_one_draft_is_not_scored() -> None:
     pair = random_pair("llama")
     made = Engine(pair, settings_of(serve__max_length=96), router=FixedRouter())
     list(made.run([Request(prompts(1)[0], max_new_tokens=8)]))
-    assert not made.shadow.work(idle=True)
+    assert not made.scorer.work(idle=True)
 
 
 def test_the_router_learns_from_what_is_served_which_draft_is_worth_more(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_router_learns_from_what_is_served_which_draft_is_worth_more(tmp_pat
     let_in(made, "good", model_of(noisy(pair.target.module, 0.01, seed=9)))
     for prompt in prompts(24, seed=6):
         list(made.run([Request(prompt, max_new_tokens=16)]))
-        made.shadow.work(idle=True)
+        made.scorer.work(idle=True)
     chosen = [made.admission.router.choose(r := Request(p), routes.route(r), 5.0).draft for p in prompts(5, seed=7)]  # type: ignore[attr-defined]
     assert chosen == ["good"] * 5
     assert made.pass_costs.of("good", 4) is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from osd.drafters.no_draft import require_drafter
+from osd.drafters.factory import require_drafter
 from osd.drafters.universal import WINDOW
 from osd.engine.engine import Engine
 from osd.models.model import TextDraft

@@ -72,7 +72,7 @@ def test_the_longest_step_is_bounded_by_the_piece() -> None:
         engine.step()
     late = Request(long_prompts((230,))[0], max_new_tokens=5)
     engine.submit(late)
-    with counted(engine.target) as target, counted(engine.drafter.decoder) as draft:
+    with counted(engine.target) as target, counted(engine.pool.decoder) as draft:
         for _ in range(4):
             before = engine.stats.read_tokens, sum(draft)
             brought = {p.request_id for p in engine.step() if p.tokens}
@@ -129,7 +129,7 @@ def test_rows_that_are_being_read_are_cancelled_and_swapped_under() -> None:
     for request in asked:
         engine.submit(request)
     done = {p.request_id: p.completion for p in engine.step() if p.completion}
-    reading = [row.request.id for row in engine.reading.rows]
+    reading = [row.request.id for row in engine.prefill_queue.rows]
     assert asked[0].id in reading and asked[1].id in reading
     assert engine.cancel(asked[0].id)
     for step in count():
@@ -139,7 +139,7 @@ def test_rows_that_are_being_read_are_cancelled_and_swapped_under() -> None:
         if step == 2:
             assert engine.cancel(asked[4].id)
         other = others[step % 2]
-        engine.drafter.decoder.forward = other.build(other.module)
+        engine.pool.decoder.forward = other.build(other.module)
     cancelled = [asked[0].id, asked[4].id]
     assert all(done[i].finish_reason == "cancelled" and not done[i].outcomes for i in cancelled)
     for request in asked:

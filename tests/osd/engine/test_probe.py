@@ -15,7 +15,7 @@ from storage.records import Request
 from tests.support.models import alone, model_of, prompts, random_module, random_pair
 from tests.support.settings import settings_of
 
-KINDS = ("causal", "blended", "mixed", "lookup", "trigram")
+KINDS = ("causal", "blended", "lookup", "trigram")
 FAMILIES = ("mistral", "gpt2", "gemma2", "opt")
 """Families whose passes differ: fused, with learned positions, with windows, with an offset."""
 
@@ -56,9 +56,9 @@ def test_a_draft_that_is_cut_from_its_target_is_timed_in_rows_of_any_length(fami
 def test_it_leaves_caches_as_they_are_and_nothing_counted() -> None:
     pair = random_pair("llama")
     engine = Engine(pair, settings_of(serve__max_batch=16, serve__cache_mb=1, serve__max_length=128))
-    before = engine.target.cache.bytes, engine.drafter.decoder.cache.rows
+    before = engine.target.cache.bytes, engine.pool.decoder.cache.rows
     engine.probe()
-    assert (engine.target.cache.bytes, engine.drafter.decoder.cache.rows) == before
+    assert (engine.target.cache.bytes, engine.pool.decoder.cache.rows) == before
     assert engine.costs.rounds == 0 and engine.costs.known and engine.stats.steps == 0
     assert engine.costs.draft_ms(8, 4) and engine.costs.reading_ms >= 0
 

@@ -12,8 +12,7 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from osd.engine.detokenizer import HALF, Detokenizer
 from osd.engine.engine import Engine
-from osd.engine.stop import StopChecker
-from osd.engine.text_stream import TextStream
+from osd.engine.text_stream import StopChecker, TextStream
 from osd.logits import Scores
 from osd.sequence import SequenceState
 from osd.server.core.messages import JobOutput

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +40,9 @@ ADVICE: dict[str, tuple[Request, str, str, Request]] = {
     "a long prompt": (replace(GOOD, prompt_tokens=MANY), "prompt", "shorten", replace(GOOD, prompt_tokens=MANY[:31])),
     "no answer": (replace(GOOD, max_new_tokens=0), "max_new_tokens", "1 or more", replace(GOOD, max_new_tokens=1)),
     "cold": (with_(temperature=-1.0), "temperature", "0 (greedy)", with_(temperature=0.0)),
+    "no number": (with_(temperature=math.inf), "temperature", "inf", with_(temperature=1e9)),
+    "a negative token": (replace(GOOD, prompt_tokens=(-1,)), "prompt", "token 0 is -1", GOOD),
+    "more than all": (with_(top_p=1.5), "top_p", "outside", with_(top_p=1.0)),
     "top-k": (with_(top_k=-5), "top_k", "0 to keep all", with_(top_k=0)),
     "top-p": (with_(top_p=0.0), "top_p", "1 keeps", with_(top_p=1.0)),
     "min-p": (with_(min_p=1.5), "min_p", "0 keeps", with_(min_p=0.0)),

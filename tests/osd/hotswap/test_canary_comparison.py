@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from osd.hotswap.canary_comparison import compare
+from osd.hotswap.canary import compare
 from storage.insights.recent import ServedPart
 
 

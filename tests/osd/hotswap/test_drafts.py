@@ -63,16 +63,16 @@ def test_a_better_version_takes_over_and_its_outcomes_carry_its_name(
     before, versions = agreement(engine)
     assert versions == {root.id}
     better = store.versions.promote(stage(store, root, pair.target.module).id)
-    swap._look()
+    swap._poll()
     assert swap.ready and swap.version == root.id  # nothing changes before a step takes it
     after, versions = agreement(engine)
     assert versions == {better.id} and after == 1.0 > before
     assert len(engine.stats.swap_pause_ms) == 1
-    swap._look()
+    swap._poll()
     assert store.versions.get(better.id).state is VersionState.SERVING
     back = store.versions.rollback("default", "test")
     assert back.id == root.id
-    swap._look()
+    swap._poll()
     assert agreement(engine) == (before, {root.id})
 
 
@@ -87,7 +87,7 @@ def test_a_request_that_lives_through_a_swap_leaves_an_outcome_a_version(
     for _ in range(3):
         engine.step()
     better = store.versions.promote(stage(store, root, pair.target.module).id)
-    swap._look()
+    swap._poll()
     (done,) = engine.run([])
     assert list(done.tokens) == alone(pair.target.module, request.prompt_tokens, 30)
     assert [(o.draft_version, o.requests) for o in done.outcomes] == [(root.id, 0), (better.id, 1)]
@@ -105,7 +105,7 @@ def test_damaged_weights_are_refused_by_digest_and_the_old_version_serves(
     content = bytearray(weights.read_bytes())
     content[-5] ^= 1  # one bit
     weights.write_bytes(content)
-    swap._look()
+    swap._poll()
     assert not swap.ready
     assert store.versions.get(damaged.id).state is VersionState.QUARANTINED
     assert store.versions.current("default").id == root.id
@@ -126,12 +126,12 @@ def test_a_version_that_gives_no_numbers_is_quarantined_and_says_so_and_the_old_
     engine = Engine(pair, settings, swap=swap)
     root = store.versions.current("default")
     bad = store.versions.promote(stage(store, root, broken(pair.target.module)).id)
-    swap._look()
+    swap._poll()
     assert not swap.ready and "numbers that are not finite" in swap.troubles["default"]
     assert store.versions.get(bad.id).state is VersionState.QUARANTINED and store.versions.current("default") == root
     assert agreement(engine)[1] == {root.id}
     store.versions.promote(stage(store, root, pair.target.module).id)
-    swap._look()
+    swap._poll()
     assert swap.ready and swap.troubles == {}
 
 
@@ -145,7 +145,7 @@ def test_a_version_that_finds_no_memory_is_refused_here_and_stays_what_it_was(
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr("osd.hotswap.loader.require_runs", full)
-    swap._look()
+    swap._poll()
     assert not swap.ready and "out of memory" in swap.troubles["default"]
     assert store.versions.get(better.id).state is VersionState.READY
 
@@ -199,8 +199,8 @@ def test_what_a_server_starts_with_is_serving(store: Store, settings: Settings, 
 def test_a_version_taken_just_before_the_end_is_serving(store: Store, settings: Settings, pair: Pair) -> None:
     swap = open_swap(store, settings, pair)
     store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
-    swap._look()
-    swap.take()
+    swap._poll()
+    swap.take_loaded()
     assert states(store) == ["serving", "ready"]
     swap.close()
     assert states(store) == ["retired", "serving"]
@@ -215,7 +215,7 @@ def test_a_server_that_stayed_behind_serves_again_when_the_newer_version_is_take
     assert states(store) == ["retired", "serving"]
     store.versions.rollback("default", "test")
     assert states(store) == ["ready", "rolled_back"]
-    behind._look()
+    behind._poll()
     assert not behind.ready and states(store) == ["serving", "rolled_back"]
 
 

@@ -77,7 +77,7 @@ def test_a_newer_version_takes_over_and_gives_back(kind: str, store: Store, sett
     engine.submit(Request(prompts(1)[0], max_new_tokens=24))
     for _ in range(3):
         engine.step()
-    swap._look()
+    swap._poll()
     (lived,) = engine.run([])
     assert list(lived.tokens) == alone(pair.target.module, lived.request.prompt_tokens, 24)
     assert {r.draft_version for r in lived.rounds} == {root.id, better.id}
@@ -85,7 +85,7 @@ def test_a_newer_version_takes_over_and_gives_back(kind: str, store: Store, sett
     assert versions == {better.id} and after != before
     assert [(name, one.kind) for name, one in engine.draft_manager.memory().items()] == [("default", kind)]
     assert store.versions.rollback("default", "test").id == root.id
-    swap._look()
+    swap._poll()
     assert accepted(engine) == (before, {root.id})
 
 
@@ -95,7 +95,7 @@ def test_a_session_records_and_serves_a_route_of_its_own(store: Store, settings:
     new_feature_version(store, "other", str(tmp_path / "target"), "medusa")
     store.routes.add(Route("second", "other", {"tenant": ["two"]}))
     with serving(pair, settings, store) as engine:
-        while "other" not in engine.drafter.loaded_drafts:
+        while "other" not in engine.pool.loaded_drafts:
             engine.step()
         asked = [Request(p, max_new_tokens=12, tenant=("one", "two")[i % 2]) for i, p in enumerate(prompts(8))]
         done = list(engine.run(asked))
@@ -131,7 +131,7 @@ def test_a_damaged_version_is_quarantined_and_the_old_one_serves(
         (folder / "config.json").write_text(json.dumps(facts))
 
     bad = store.versions.promote(store.versions.stage("default", root.id, "eagle", write, provenance=TRAINED).id)
-    swap._look()
+    swap._poll()
     assert not swap.ready and store.versions.get(bad.id).state is VersionState.QUARANTINED
     assert accepted(engine)[1] == {root.id}
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.drafters.signals import Signals
+from osd.drafters.chain import Signals
 from osd.engine.engine import Engine
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass, digest_of_model, load_head, save_head
 from osd.models.hf_forward import HuggingFaceForward
@@ -153,7 +153,7 @@ def test_without_a_head_the_signal_is_no_number() -> None:
 
 def serve(pair: Pair, head: AcceptanceHead | None, **settings: Any) -> Engine:
     engine = Engine(pair, settings_of(serve__max_length=96, gamma__rule="specdecpp", **settings))
-    engine.drafter.head = None if head is None else HeadPass(head, pair.device)
+    engine.pool.head = None if head is None else HeadPass(head, pair.device)
     return engine
 
 
@@ -228,7 +228,7 @@ def test_a_head_of_another_draft_is_refused_by_name(tmp_path: Path) -> None:
         own = {"rule": "specdecpp", "specdecpp": {"head": tmp_path / "heads" / name}}
         return Engine(pair, settings_of(serve__max_length=64, gamma=own))
 
-    assert engine("own").drafter.head is not None
+    assert engine("own").pool.head is not None
     with pytest.raises(HeadMismatch, match=r"narrow does not belong .*it reads 16 numbers, not 32"):
         engine("narrow")
     with pytest.raises(HeadMismatch, match=r"others does not belong .*it was trained for weights"):

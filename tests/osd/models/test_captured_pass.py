@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from osd.drafters.captured_choice import SampledChoice
+from osd.drafters.chain import SampledChoice
 from osd.models import captured_pass, fixed_pass, products
 from osd.models.captured_pass import WORTH_CAPTURING, CapturedPass, run_again
 from osd.models.decoder import Decoder

@@ -56,7 +56,7 @@ def test_the_layers_that_keep_keys_are_the_decoders() -> None:
         assert layers_of(config) == 3 and config.num_hidden_layers == 2
 
 
-@pytest.mark.parametrize("drafter", ["trigram", "lookup", "mixed"])
+@pytest.mark.parametrize("drafter", ["trigram", "lookup"])
 def test_trees_are_refused_by_name(drafter: str) -> None:
     pair = encoder_decoder_pair("t5")
     with pytest.raises(CannotServeTrees, match="Encoder-decoder targets draft chains"):

@@ -12,7 +12,7 @@ import transformers as tf
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from osd.draft import Tree, moves
+from osd.draft_tree import Tree, moves
 from osd.engine.engine import Engine
 from osd.kernels.code_cache import BackgroundCompile
 from osd.models.attention_metadata import lay_out
@@ -173,8 +173,7 @@ def test_it_is_believed_once_it_said_what_the_lean_pass_said(monkeypatch: pytest
         )
         decoder.logits(some(1, 1, 0), [9])
     decoder.scored(some(3, 2, 0), [9, 5, 12], [2, 1, 1])
-    assert compiled_of(decoder).trusted and decoder.quicker
-    decoder.quicker = False
+    assert compiled_of(decoder).trusted and decoder.became_quicker()
     decoder.scored(some(3, 2, 0), [9, 5, 12], [2, 1, 1])
     assert not decoder.quicker, "only once"
 
@@ -274,7 +273,7 @@ def test_what_drafts_cost_before_is_forgotten_when_it_is_there(monkeypatch: pyte
 
 def test_what_a_draft_cost_is_kept_when_its_weights_are_loaded_anew() -> None:
     engine = served(12, gamma=2)
-    decoder, surface = engine.drafter.decoder, engine.costs._draft
+    decoder, surface = engine.pool.decoder, engine.costs._draft
     decoder.forward = random_pair("llama", noise=0.1).draft.decoder(1, 8).forward
     engine.step()
     assert compiled_of(decoder).trusted

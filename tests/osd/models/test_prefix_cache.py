@@ -48,7 +48,7 @@ def test_target_and_draft_compute_a_beginning_once(layout: str, monkeypatch: pyt
     laid_out(monkeypatch, layout)
     pair = random_pair()
     engine = Engine(pair, settings(serve__max_batch=1))
-    with counted(engine.target) as target, counted(engine.drafter.decoder) as draft:
+    with counted(engine.target) as target, counted(engine.pool.decoder) as draft:
         texts(engine, asked(3))
     lengths = [len(r.prompt_tokens) - 1 for r in asked(3)]
     assert target == draft == [lengths[0], *(n - COPIED for n in lengths[1:])]
@@ -65,8 +65,8 @@ def test_copied_keys_and_values_are_those_that_were_kept() -> None:
     before = [kept[:, :COPIED].clone() for kept in cache.kept]
     for kept in cache.kept:
         kept.zero_()
-    assert engine.reading.prefixes is not None
-    assert engine.reading.prefixes.fetch(0, SYSTEM, ("default", "")) == COPIED
+    assert engine.prefill_queue.prefixes is not None
+    assert engine.prefill_queue.prefixes.fetch(0, SYSTEM, ("default", "")) == COPIED
     assert all(torch.equal(kept[:, :COPIED], own) for kept, own in zip(cache.kept, before, strict=True))
 
 
@@ -83,10 +83,10 @@ def test_another_version_of_the_draft_reads_anew() -> None:
     pair = random_pair()
     engine = Engine(pair, settings(serve__max_batch=1))
     texts(engine, asked(1))
-    engine.drafter.default.version = "next"
+    engine.pool.default.version = "next"
     other = model_of(noisy(pair.target.module, 0.01))
-    engine.drafter.decoder.forward = other.build(other.module)
-    with counted(engine.target) as target, counted(engine.drafter.decoder) as draft:
+    engine.pool.decoder.forward = other.build(other.module)
+    with counted(engine.target) as target, counted(engine.pool.decoder) as draft:
         assert texts(engine, asked(1)) == [alone(pair.target.module, asked(1)[0].prompt_tokens, 12)]
     assert sum(target) < BLOCK < sum(draft) == len(asked(1)[0].prompt_tokens) - 1
 
@@ -94,7 +94,7 @@ def test_another_version_of_the_draft_reads_anew() -> None:
 def test_without_memory_nothing_is_kept() -> None:
     engine = Engine(random_pair(), settings(serve__prefix_cache_mb=0))
     texts(engine, asked(2))
-    assert engine.reading.prefixes is None and engine.drafter.default.body.drafter.prefixes is None
+    assert engine.prefill_queue.prefixes is None and engine.pool.default.body.drafter.prefixes is None
     assert engine.stats.prefix_queried == engine.stats.prefix_hits == 0
 
 

@@ -215,7 +215,7 @@ def test_a_target_that_accelerate_places_decodes_beside_a_draft_elsewhere(
     pair = Pair(spread, load_model(folder, torch.device("cpu")), None, frozenset())
     engine = Engine(pair, settings_of(serve__max_batch=2, serve__max_length=64, gamma__rule="fixed", gamma__initial=3))
     moved: list[str] = []
-    engine.drafter.decoder.device = torch.device("cpu", 0)
+    engine.pool.decoder.device = torch.device("cpu", 0)
     whole = Draft.to
     for sampling in (Sampling(0.0), Sampling(1.0, seed=3)):
         asked = Request((3, 4, 5), max_new_tokens=12, sampling=sampling, ignore_eos=True)

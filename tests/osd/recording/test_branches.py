@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from osd.engine.engine import Engine
 from osd.models.pair import Pair
-from osd.recording.branches import BranchAssembler, gather_branches, launch_branches
+from osd.recording.branches import BranchRecorder
 from osd.recording.recorder import Recorder
 from osd.recording.redaction import Passage, Redactor
 from osd.recording.topk import reduce_plain
@@ -22,6 +21,7 @@ from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.osd.recording.test_extract import REDUCER, K, Text, take_round
 from tests.support.models import prompts
+from tests.support.recording import record
 
 
 def recorded(pair: Pair, store: Store, settings: Settings, temperature: float = 0.0) -> list[RequestSamples]:
@@ -31,10 +31,7 @@ def recorded(pair: Pair, store: Store, settings: Settings, temperature: float = 
         Request(p, max_new_tokens=17, sampling=Sampling(temperature, seed=i), tenant=f"t{i % 2}")
         for i, p in enumerate(prompts(5, seed=3))
     ]
-    recorder = Recorder(store, own, "test", eos_ids=pair.eos_ids)
-    list(Engine(pair, own, recorder=recorder).run(asked))
-    recorder.close()
-    return store.samples.read([request.id for request in asked])
+    return record(pair, store, own, asked, Recorder(store, own, "test", eos_ids=pair.eos_ids))[1]
 
 
 @torch.inference_mode()
@@ -86,11 +83,12 @@ def test_many_rounds_at_once_are_one_refusal_after_another(seed: int) -> None:
                 if tokens:
                     expected[step.request.id].append((step.length - 1, tokens, taken.scored.at(row, places)))
     assert sum(map(len, expected.values())) > 4
-    apart, together = BranchAssembler(), BranchAssembler()
-    together.add(gather_branches(rounds, ends, REDUCER))
+    serve = Settings().changed(serve={"record_branches": True}).serve
+    apart, together = BranchRecorder(serve, ends), BranchRecorder(serve, ends)
+    together.add(rounds, (), REDUCER)
     for taken in rounds:
-        pending = launch_branches(taken, ends, K)
-        apart.add(pending.block() if pending else None)
+        pending = apart.launch(taken, K)
+        apart.add((), [pending] if pending else (), REDUCER)
     completions = [text.ended("length") for text in texts]
     bare = [RequestSamples(c.request.id, "", "", "", 0.0, 0, *[np.zeros(0)] * 7) for c in completions]
     for assembler in (apart, together):
@@ -109,11 +107,8 @@ def test_many_rounds_at_once_are_one_refusal_after_another(seed: int) -> None:
 
 
 def test_without_the_setting_none_are_kept(pair: Pair, store: Store, settings: Settings) -> None:
-    recorder = Recorder(store, settings, "test")
-    asked = [Request(p, max_new_tokens=9) for p in prompts(3)]
-    list(Engine(pair, settings, recorder=recorder).run(asked))
-    recorder.close()
-    assert all(samples.branches is None for samples in store.samples.read([r.id for r in asked]))
+    _, kept = record(pair, store, settings, [Request(p, max_new_tokens=9) for p in prompts(3)])
+    assert len(kept) == 3 and all(samples.branches is None for samples in kept)
 
 
 def test_they_go_where_their_request_goes(pair: Pair, store: Store, settings: Settings, tmp_path: Path) -> None:

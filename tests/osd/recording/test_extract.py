@@ -16,7 +16,7 @@ import torch
 from osd.logits import RaggedLogits
 from osd.recording.assemble import SampleAssembler
 from osd.recording.extract import PendingBlock, RecordedRound, gather, launch
-from osd.recording.round_batch import RoundBatch
+from osd.recording.queue import RoundBatch
 from osd.recording.topk import Reducer, reduce_plain
 from osd.sequence import Completion, RequestOutput
 from osd.verification.result import VerifyResult
@@ -113,11 +113,11 @@ def require_same(samples: RequestSamples, expected: list[Position], ended: Compl
     assert samples.prompt_len == len(ended.request.prompt_tokens) and samples.draft_version == "v1"
 
 
-def parcel_of(launched: list[PendingBlock]) -> RoundBatch:
-    parcel = RoundBatch()
+def batch_of(launched: list[PendingBlock]) -> RoundBatch:
+    batch = RoundBatch()
     for each in launched:
-        parcel.add_launched(each)
-    return parcel
+        batch.add_launched(each)
+    return batch
 
 
 @pytest.mark.parametrize("mode", ["verified", "rejected"])
@@ -129,7 +129,7 @@ def test_many_rounds_at_once_are_one_position_after_another(mode: str, seed: int
     chance = random.Random(seed)
     torch.manual_seed(seed)
     texts = [Text(chance, i) for i in range(4)]
-    sheaf, waiting, ended, number = SampleAssembler(), [], [], 4
+    assembler, waiting, ended, number = SampleAssembler(), [], [], 4
     expected: dict[str, list[Position]] = defaultdict(list)
     found: dict[str, RequestSamples] = {}
     completions: dict[str, Completion] = {}
@@ -140,21 +140,21 @@ def test_many_rounds_at_once_are_one_position_after_another(mode: str, seed: int
         if step == 59 or chance.random() < 0.3:
             counted = sum(len(list(plain_positions(taken, mode))) for taken in waiting)
             launched = [each for taken in waiting if (each := launch(taken, mode, K))]
-            assert RoundBatch(waiting).kept(mode) == parcel_of(launched).kept(mode) == counted
+            assert RoundBatch(waiting).kept(mode) == batch_of(launched).kept(mode) == counted
             if device == "cpu":
-                sheaf.add(gather(waiting, mode, REDUCER))
+                assembler.add(gather(waiting, mode, REDUCER))
             for one in launched if device == "other" else ():
-                sheaf.add(one.block())
+                assembler.add(one.block())
             waiting = []
             for i in range(len(texts)):
                 if step == 59 or chance.random() < 0.2:
                     ended.append(texts[i].ended(chance.choice(["stop", "length", "cancelled"])))
                     texts[i], number = Text(chance, number), number + 1
             if step == 59 or chance.random() < 0.5:
-                found |= {samples.request_id: samples for samples in sheaf.take(ended)}
+                found |= {samples.request_id: samples for samples in assembler.samples_of(ended)}
                 completions |= {each.request.id: each for each in ended}
                 ended = []
-    assert len(sheaf) == 0
+    assert len(assembler) == 0
     kept = {name for name, each in completions.items() if each.finish_reason != "cancelled" and expected[name]}
     assert kept and set(found) == kept
     for name, samples in found.items():
@@ -163,9 +163,9 @@ def test_many_rounds_at_once_are_one_position_after_another(mode: str, seed: int
 
 def test_of_nothing_nothing_is_kept() -> None:
     assert gather([], "verified", REDUCER) is None
-    sheaf = SampleAssembler()
-    sheaf.add(None)
-    assert len(sheaf) == 0 and sheaf.take([]) == []
+    assembler = SampleAssembler()
+    assembler.add(None)
+    assert len(assembler) == 0 and assembler.samples_of([]) == []
 
 
 def test_of_logits_on_a_gpu_the_likeliest_stay_alone() -> None:

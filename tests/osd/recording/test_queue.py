@@ -8,8 +8,7 @@ import torch
 
 from osd.logits import RaggedLogits
 from osd.recording.extract import RecordedRound
-from osd.recording.queue import ENOUGH_BYTES, ENOUGH_ROWS, Buffer, Work
-from osd.recording.round_batch import RoundBatch
+from osd.recording.queue import ENOUGH_BYTES, ENOUGH_ROWS, Buffer, RoundBatch, Work
 from osd.sequence import Completion, RequestOutput
 from osd.verification.result import VerifyResult
 from storage.records import Request
@@ -62,7 +61,7 @@ def test_logits_wait_until_there_are_enough_of_them() -> None:
     assert buffer.put(logits(ENOUGH_ROWS - 1)) and reader.sleeps()
     buffer.put(logits(1))
     work = reader.wakes()
-    assert [parcel.rows for parcel in work.parcels] == [ENOUGH_ROWS - 1, 1]
+    assert [batch.rows for batch in work.batches] == [ENOUGH_ROWS - 1, 1]
     assert not work.flush and not work.last
 
 
@@ -71,7 +70,7 @@ def test_logits_wait_until_they_are_large_enough() -> None:
     reader = Reader(buffer)
     assert buffer.put(logits(2, ENOUGH_BYTES // 16)) and reader.sleeps()
     buffer.put(logits(2, ENOUGH_BYTES // 16))
-    assert len(reader.wakes().parcels) == 2
+    assert len(reader.wakes().batches) == 2
 
 
 def test_finished_requests_wait_until_a_batch_of_them_is_due() -> None:
@@ -82,7 +81,7 @@ def test_finished_requests_wait_until_a_batch_of_them_is_due() -> None:
     assert reader.sleeps()
     buffer.put(finished())
     work = reader.wakes()
-    assert len(work.parcels) == 3 and work.flush
+    assert len(work.batches) == 3 and work.flush
     again = Reader(buffer)  # the next batch is counted from none
     buffer.put(finished())
     assert again.sleeps()
@@ -102,11 +101,11 @@ def test_the_oldest_finished_request_sets_the_clock() -> None:
 def test_memory_bounds_what_waits_and_comes_back_when_the_work_is_done() -> None:
     buffer = Buffer(limit=10 * 10 * 4, requests=100, seconds=3600)
     assert buffer.put(logits(5))
-    both = RoundBatch(logits(6).taken, [DONE])
+    both = RoundBatch(logits(6).rounds, [DONE])
     assert not buffer.put(both)  # six more do not fit; the completion does
     assert buffer.put(logits(5))
     work = buffer.get()  # more than half full
-    assert [parcel.rows for parcel in work.parcels] == [5, 0, 5] and work.parcels[1].completions == [DONE]
+    assert [batch.rows for batch in work.batches] == [5, 0, 5] and work.batches[1].completions == [DONE]
     assert not buffer.put(logits(1))  # the work still holds its memory
     buffer.done()
     assert buffer.put(logits(10))

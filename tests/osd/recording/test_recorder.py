@@ -16,6 +16,7 @@ from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store
 from tests.support.models import VOCABULARY, prompts, random_pair
+from tests.support.recording import record
 from tests.support.waiting import until
 
 
@@ -35,11 +36,8 @@ def test_every_verified_position_carries_the_targets_distribution(
 ) -> None:
     monkeypatch.setattr("osd.recording.recorder.stays", lambda logits: stays)
     asked = [Request(p, max_new_tokens=17) for p in prompts(7, seed=20)]
-    recorder = recorder_that(compiled, store, settings)
-    done = Engine(pair, settings, recorder=recorder).run(asked)
+    done, kept = record(pair, store, settings, asked, recorder_that(compiled, store, settings))
     texts = {c.request.id: [*c.request.prompt_tokens, *c.tokens] for c in done}
-    recorder.close()
-    kept = store.samples.read([r.id for r in asked])
     assert len(kept) == 7
     for samples in kept:
         tokens = texts[samples.request_id]
@@ -64,11 +62,9 @@ def test_every_drafted_token_carries_its_chance_of_acceptance(
     """min(1, p/q) from plain forward passes of both models; in a greedy batch it is 1 or 0."""
     sampling = [Sampling(t, top_k=20 if t == 0.7 else None, seed=i) for i, t in enumerate(temperatures)]
     asked = [Request(p, max_new_tokens=17, sampling=s) for p, s in zip(prompts(3, seed=23), sampling, strict=True)]
-    recorder = recorder_that(compiled, store, settings)
-    list(Engine(pair, settings, recorder=recorder).run(asked))
-    recorder.close()
+    _, kept = record(pair, store, settings, asked, recorder_that(compiled, store, settings))
     chances = []
-    for request, samples in zip(asked, store.samples.read([r.id for r in asked]), strict=True):
+    for request, samples in zip(asked, kept, strict=True):
         warp = Warp.of([request.sampling, Sampling(1.0)], VOCABULARY, pair.device)
         assert warp is not None
         for sample in samples:
@@ -84,12 +80,9 @@ def test_every_drafted_token_carries_its_chance_of_acceptance(
 
 
 def test_only_rejected_positions_when_so_set(pair: Pair, store: Store, settings: Settings) -> None:
-    settings = settings.changed(serve={"record": "rejected"})
     asked = [Request(p, max_new_tokens=17) for p in prompts(7, seed=20)]
-    recorder = Recorder(store, settings, "test")
-    done = list(Engine(pair, settings, recorder=recorder).run(asked))
-    recorder.close()
-    kept = {s.request_id: s for s in store.samples.read([r.id for r in asked])}
+    done, found = record(pair, store, settings.changed(serve={"record": "rejected"}), asked)
+    kept = {samples.request_id: samples for samples in found}
     for completion in done:
         position, expected = len(completion.request.prompt_tokens), []
         for r in completion.rounds:
@@ -102,21 +95,16 @@ def test_only_rejected_positions_when_so_set(pair: Pair, store: Store, settings:
 
 
 @pytest.mark.parametrize(
-    ("kind", "drafter", "waits"), [("llama", "causal", True), ("gemma2", "mixed", True), ("llama", "mixed", False)]
+    ("kind", "drafter", "waits"), [("llama", "causal", True), ("gemma2", "lookup", True), ("llama", "lookup", False)]
 )
 def test_hidden_states_are_kept_where_that_is_set(
     store: Store, settings: Settings, kind: str, drafter: str, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("osd.recording.recorder.stays", lambda logits: waits)
-    settings = settings.changed(
-        serve={"record_hidden_states": True}, drafters={"kind": drafter, "branches": "lookup", "tree_nodes": 6}
-    )
+    settings = settings.changed(serve={"record_hidden_states": True}, drafters={"kind": drafter, "tree_nodes": 6})
     pair = random_pair(kind)
     asked = [Request(p, max_new_tokens=9, sampling=Sampling(0.0)) for p in prompts(3, seed=29)]
-    recorder = Recorder(store, settings, "test")
-    list(Engine(pair, settings, recorder=recorder).run(asked))
-    recorder.close()
-    for samples in store.samples.read([r.id for r in asked]):
+    for samples in record(pair, store, settings, asked)[1]:
         text = torch.tensor([samples.tokens.tolist()])
         with torch.no_grad():
             states = pair.target.module(text, output_hidden_states=True).hidden_states[-1][0]
@@ -127,9 +115,7 @@ def test_hidden_states_are_kept_where_that_is_set(
 
 def test_totals_in_the_store_are_the_requests_own(pair: Pair, store: Store, settings: Settings) -> None:
     asked = [Request(p, max_new_tokens=11 + i) for i, p in enumerate(prompts(6, seed=21))]
-    recorder = Recorder(store, settings, "test")
-    done = list(Engine(pair, settings, recorder=recorder).run(asked))
-    recorder.close()
+    done, _ = record(pair, store, settings, asked)
     (row,) = store.outcomes.acceptance(by=["route"])
     outcomes = [o for c in done for o in c.outcomes]
     for name in ("requests", "rounds", "drafted", "accepted", "rejections", "emitted"):
@@ -151,7 +137,7 @@ def test_requests_that_may_not_be_learned_from_or_were_cancelled_leave_no_sample
     engine.cancel(cancelled.id)
     list(engine.run([]))
     recorder.close()
-    assert not len(recorder._sheaf)  # nothing of the cancelled request stays in memory
+    assert not len(recorder._assembler)  # nothing of the cancelled request stays in memory
     assert store.outcomes.acceptance(by=["route"])[0].requests == 3
     assert [s.request_id for s in store.samples.read([private.id, cancelled.id, open_.id])] == [open_.id]
 
@@ -160,11 +146,9 @@ def test_a_full_buffer_drops_and_counts_and_serving_goes_on(pair: Pair, store: S
     recorder = Recorder(store, settings, "test")
     recorder.buffer.limit = 3 * 4 * VOCABULARY * 4 - 1  # not even a round of three rows of four places fits
     asked = [Request(p, max_new_tokens=12) for p in prompts(4, seed=22)]
-    done = list(Engine(pair, settings, recorder=recorder).run(asked))
-    recorder.close()
+    done, kept = record(pair, store, settings, asked, recorder)
     assert len(done) == 4 and all(len(c.tokens) == 12 for c in done)
-    kept = sum(len(s) for s in store.samples.read([r.id for r in asked]))
-    assert recorder.dropped > 0 and kept + recorder.dropped == 48
+    assert recorder.dropped > 0 and sum(map(len, kept)) + recorder.dropped == 48
     (row,) = store.outcomes.acceptance(by=["route"])
     assert row.requests == 4  # totals are never dropped
 

@@ -83,7 +83,7 @@ def test_a_hook_that_raises_writes_nothing_and_its_words_are_not_logged(tmp_path
         with open_store(settings) as store, caplog.at_level(logging.ERROR):
             recorder = Recorder(store, settings, "test")
             ready = [[samples(1)]]
-            recorder._sheaf.take = lambda ended, ready=ready: ready.pop() if ready else []
+            recorder._assembler.samples_of = lambda ended, ready=ready: ready.pop() if ready else []
             recorder._flush()
             recorder.close()
             assert store.samples.recent(limit=9) == expected

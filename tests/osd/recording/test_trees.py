@@ -6,38 +6,42 @@ import numpy as np
 import pytest
 import torch
 
-from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
-from osd.recording.recorder import Recorder
 from osd.verification.warping import Warp
 from storage.records import Request, TokenKind
 from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store
 from tests.support.models import VOCABULARY, alone, prompts
-from tests.support.proposers import Guessing
+from tests.support.proposers import BranchingDrafter, Guessing
+from tests.support.recording import Prepare, record
+
+
+def drafting(kind: type[TreeDrafter], known: dict[tuple[int, ...], list[int]]) -> Prepare:
+    """Have an engine draft trees of this kind; ``known``: the target's text after each prompt."""
+
+    def prepare(engine: Engine) -> None:
+        engine.drafting = kind(engine.pool, Guessing(VOCABULARY, known), 12, engine.target)
+
+    return prepare
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("kind", [TreeDrafter, MixedDrafter])
+@pytest.mark.parametrize("kind", [TreeDrafter, BranchingDrafter])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_every_position_carries_the_targets_distribution_and_the_chance(
     pair: Pair, store: Store, settings: Settings, kind: type[TreeDrafter], temperature: float
 ) -> None:
     asked = [Request(p, max_new_tokens=17, sampling=Sampling(temperature, seed=3)) for p in prompts(7, seed=20)]
     known = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 17) for r in asked}
-    recorder = Recorder(store, settings, "test")
-    engine = Engine(pair, settings, recorder=recorder)
-    proposer = Guessing(VOCABULARY, known)
-    engine.drafting = kind(engine.drafter, proposer, 12, engine.target)
-    done = {c.request.id: c for c in engine.run(asked)}
-    recorder.close()
+    completions, kept = record(pair, store, settings, asked, prepare=drafting(kind, known))
+    done = {c.request.id: c for c in completions}
     warp = Warp.of([Sampling(temperature or 1.0)], VOCABULARY, torch.device("cpu"))
     assert warp is not None
     kinds = []
-    for samples in store.samples.read([r.id for r in asked]):
+    for samples in kept:
         tokens = samples.tokens.tolist()
         assert tokens == [*done[samples.request_id].request.prompt_tokens, *done[samples.request_id].tokens]
         assert samples.positions.tolist() == list(range(samples.prompt_len, len(tokens)))
@@ -65,12 +69,8 @@ def test_only_the_correction_is_kept_where_that_is_asked_for(pair: Pair, store: 
     rejected = settings.changed(serve={"record": "rejected"})
     asked = [Request(p, max_new_tokens=17) for p in prompts(5, seed=20)]
     known = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 17) for r in asked}
-    recorder = Recorder(store, rejected, "test")
-    engine = Engine(pair, rejected, recorder=recorder)
-    engine.drafting = MixedDrafter(engine.drafter, Guessing(VOCABULARY, known), 12, engine.target)
-    done = list(engine.run(asked))
-    recorder.close()
-    kept = [sample for samples in store.samples.read([r.id for r in asked]) for sample in samples]
+    done, found = record(pair, store, rejected, asked, prepare=drafting(BranchingDrafter, known))
+    kept = [sample for samples in found for sample in samples]
     assert len(kept) == sum(r.rejected and r.emitted > r.accepted for c in done for r in c.rounds) > 0
     for sample in kept:
         assert sample.kind is TokenKind.REJECTED and sample.drafted != sample.topk_ids[0]

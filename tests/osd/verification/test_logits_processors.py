@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.draft import Draft, Tree
+from osd.draft import Draft
+from osd.draft_tree import Tree
 from osd.logits import RaggedLogits
 from osd.verification.logits_processors import (
     AllowedTokens,

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from osd.draft import Draft, Tree
+from osd.draft import Draft
+from osd.draft_tree import Tree
 from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
 from osd.logits import RaggedLogits
@@ -198,7 +199,7 @@ def test_at_temperature_0_both_are_exact(mode: str, trees: bool) -> None:
     )
     engine = Engine(pair, settings)
     if trees:
-        engine.drafting = TreeDrafter(engine.drafter, Guessing(VOCABULARY, {}), 10, engine.target)
+        engine.drafting = TreeDrafter(engine.pool, Guessing(VOCABULARY, {}), 10, engine.target)
     asked = [Request(p, 16, Sampling(float(i % 2), seed=i)) for i, p in enumerate(prompts(6, seed=3))]
     done = {c.request.id: c for c in engine.run(asked)}
     for request in asked[::2]:

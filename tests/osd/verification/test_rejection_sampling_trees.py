@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
-from osd.draft import Tree
+from osd.draft_tree import Tree
 from osd.verification.rejection_sampling_trees import (
     TreeBatch,
     TreeVerifyResult,

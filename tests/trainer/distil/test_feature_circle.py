@@ -70,7 +70,7 @@ def test_traffic_makes_a_draft_of_random_weights_better(
     engine.submit(Request(prompts(1)[0], max_new_tokens=NEW))
     for _ in range(2):
         engine.step()
-    swap._look()
+    swap._poll()
     (lived,) = engine.run([])
     assert {r.draft_version for r in lived.rounds} == {root.id, version.id}
     assert list(lived.tokens) == alone(pair.target.module, lived.request.prompt_tokens, NEW)

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from osd.hotswap.drafts import Swap
 from osd.hotswap.export import export
-from osd.hotswap.servable import require_servable
+from osd.hotswap.loader import require_servable
 from osd.models.lora.merging import quiet_peft
 from osd.models.pair import Pair, load_model
 from storage.errors import BadInput, DraftUnsound, OsdError, WeightsDamaged

@@ -170,7 +170,7 @@ def test_every_draft_has_a_head_of_its_own(
     assert run.state is RunState.PUBLISHED and run.draft == "sql.head"
     prompts = [tuple(prompt) for prompt in random_prompts(12, seed=6)]
     with serving(pair, settings, store) as engine:
-        while not ((sql := engine.drafter.loaded_drafts.get("sql")) and sql.head):
+        while not ((sql := engine.pool.loaded_drafts.get("sql")) and sql.head):
             list(engine.run([Request(prompts[0], 4, route="sql")]))  # it is loaded because it is asked for
         both, most = product(prompts, ("sql", "default")), Counter[str]()
         for one in engine.run(Request(prompt, 30, route=route, ignore_eos=True) for prompt, route in both):

@@ -74,7 +74,7 @@ def test_of_sampled_texts_what_would_be_accepted_is_the_overlap_of_both(sampling
         p = drawn_from(target, completion)
         shares = draft_hits(reader, completion, p)
         assert shares == pytest.approx(overlaps(pair, completion), abs=1e-4)
-        assert loaded_hits(engine.drafter.default, completion, p) == pytest.approx(shares, abs=1e-4)
+        assert loaded_hits(engine.pool.default, completion, p) == pytest.approx(shares, abs=1e-4)
         told += shares
     judged = [outcome for completion in done for outcome in completion.outcomes]
     accepted, drafted = sum(one.accepted for one in judged), sum(one.drafted for one in judged)

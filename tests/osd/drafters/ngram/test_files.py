@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from osd.drafters.ngram.errors import OtherTokenizer
+from osd.drafters.ngram import OtherTokenizer
 from osd.drafters.ngram.files import ARRAYS, keep_table, load_table, save_table, vocabulary_digest
 from osd.drafters.ngram.table import Table, TableSettings
 from storage.errors import BadInput, ModelFileDamaged

@@ -10,14 +10,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osd.draft import Tree, graft
+from benchmarks.trees.suffix_index import SuffixIndex
+from osd.draft_tree import TokenProposal, Tree, graft
 from osd.drafters.ngram.cells import CONTEXTS, NOWHERE, TOP, USED, Cells, entries_of
-from osd.drafters.ngram.lookup import PromptLookup
-from osd.drafters.ngram.maker import MakerSettings, NgramDrafter
-from osd.drafters.ngram.match_settings import MatchSettings
-from osd.drafters.ngram.suffix import SuffixIndex
+from osd.drafters.ngram.drafter import NgramDrafter, SearchSettings
+from osd.drafters.ngram.lookup import MatchSettings, PromptLookup
 from osd.drafters.ngram.table import SMALLEST, Table, TableSettings, table_from
-from osd.drafters.ngram.tree import NgramProposal
+from tests.osd.drafters.ngram.test_search import paths_of
 
 BLOCKS = range(7)
 
@@ -49,18 +48,18 @@ def require_sound(cells: Cells) -> None:
     assert end == cells.state[TOP] <= len(cells.pool)
 
 
-def require_tree(proposal: NgramProposal, most: int, depth: int, vocabulary: int) -> None:
-    assert len(proposal) <= most and max(proposal.depths, default=0) <= depth
+def require_tree(proposal: TokenProposal, most: int, depth: int, vocabulary: int) -> None:
+    assert len(proposal) <= most and max((len(path) for path, _ in paths_of(proposal)), default=0) <= depth
     assert len(graft(Tree(), proposal, 1 << 20, 1 << 20, vocabulary)) == len(proposal)  # no siblings alike
 
 
 @st.composite
-def cases(draw: Any) -> tuple[TableSettings, MakerSettings, int, int]:
+def cases(draw: Any) -> tuple[TableSettings, SearchSettings, int, int]:
     table = TableSettings(
         draw(st.sampled_from([2, 3, 4])), draw(st.sampled_from([SMALLEST, 3 * SMALLEST, 20_000, 1 << 20])),
         draw(st.sampled_from([0, 10, 500])),
     )  # fmt: skip
-    maker = MakerSettings(
+    maker = SearchSettings(
         searches=draw(st.sampled_from([1, 10, 300])), nodes=draw(st.sampled_from([1, 8, 200])),
         depth=draw(st.sampled_from([1, 8, 64])), breadth=draw(st.sampled_from([1, 16, 64])),
         kappa=draw(st.sampled_from([0.0, 10.0, 1e9])), weight=draw(st.sampled_from([0.0, 128.0, 1e12])),
@@ -72,7 +71,7 @@ def cases(draw: Any) -> tuple[TableSettings, MakerSettings, int, int]:
 
 @settings(max_examples=60)
 @given(cases())
-def test_nothing_breaks_a_table(case: tuple[TableSettings, MakerSettings, int, int]) -> None:
+def test_nothing_breaks_a_table(case: tuple[TableSettings, SearchSettings, int, int]) -> None:
     said, how, vocabulary, seed = case
     rng, table = np.random.default_rng(seed), Table(said)
     maker = NgramDrafter(table, how)

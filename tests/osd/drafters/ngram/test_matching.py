@@ -7,12 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from osd.drafters.ngram.errors import BadTable
-from osd.drafters.ngram.lookup import PromptLookup
-from osd.drafters.ngram.match_settings import MatchSettings
-from osd.drafters.ngram.suffix import DEPTH, SuffixIndex, sort_positions
-from osd.drafters.ngram.tree import accepted
-from tests.osd.drafters.ngram.test_search import paths_of
+from benchmarks.trees.suffix_index import DEPTH, SuffixIndex, sort_positions
+from osd.drafters.ngram import BadTable
+from osd.drafters.ngram.lookup import MatchSettings, PromptLookup
+from tests.osd.drafters.ngram.test_search import accepted, paths_of
 
 
 def plain_lookup(text: list[int], chosen: MatchSettings) -> list[tuple[int, ...]]:
@@ -92,10 +90,6 @@ def test_what_greedy_verification_accepts_of_a_tree() -> None:
     assert accepted(found, np.array([5, 1, 7])) == 2 and accepted(found, np.array([6])) == 0
 
 
-def test_settings_out_of_range_are_named() -> None:
-    with pytest.raises(BadTable, match="longest"):
-        MatchSettings(longest=1)
-    with pytest.raises(BadTable, match="matches"):
-        MatchSettings(matches=0)
+def test_a_longest_match_beyond_what_the_stream_is_sorted_by_is_named() -> None:
     with pytest.raises(BadTable, match="longest"):
         SuffixIndex.build([], MatchSettings(longest=DEPTH + 1))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.draft import Tree
+from osd.draft_tree import Tree
 from osd.drafters.feature_tree import draw_distinct
 from osd.models.attention_metadata import lay_out
 from osd.models.features.decoder import FeatureDecoder, feature_model

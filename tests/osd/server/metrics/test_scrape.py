@@ -147,7 +147,7 @@ def test_a_real_engine_beside_the_store(tmp_path: Path) -> None:
         engine.step()
         found |= scrape(EngineCollector(engine))
         engine.cancel(asked[0].id)
-    held, most = found[("osd_kv_cache_held_blocks", ())], engine.reading.blocks.most
+    held, most = found[("osd_kv_cache_held_blocks", ())], engine.prefill_queue.blocks.most
     assert held >= 1 and found[("vllm:kv_cache_usage_perc", (("engine", "0"), ("model_name", "osd")))] == held / most
     (config,) = (dict(labels) for name, labels in found if name == "vllm:cache_config_info")
     assert config == {"engine": "0", "block_size": "32", "num_gpu_blocks": str(most)}

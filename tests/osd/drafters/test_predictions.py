@@ -1,16 +1,16 @@
-"""The compiled guesses, and what is trusted, beside the plain ones."""
+"""The compiled predictions, and what is trusted, beside the plain ones."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from osd.drafters.ngram.guess import COUNTS, MARGIN, NO_GUESS, SHARES, SURENESS, sureness_of
-from osd.drafters.ngram.maker import NgramDrafter
+from osd.drafters.ngram.drafter import NgramDrafter
+from osd.drafters.ngram.predictions import COUNTS, MARGIN, NO_PREDICTION, SHARES, SURENESS, new_rates, sureness_of
 from osd.drafters.ngram.table import Table, TableSettings
-from osd.drafters.table_override import HitRates, TableGroup
+from osd.drafters.table_override import TableGroup, count_predicted
 from tests.osd.drafters.ngram.test_table import text_of
-from tests.support.plain_blending import Kind, PlainTrust, plain_guesses, plain_sureness
+from tests.support.plain_blending import Kind, PlainTrust, plain_predictions, plain_sureness
 from tests.support.plain_ngram import PlainTable
 
 STEPS = 3
@@ -29,7 +29,7 @@ class Both:
         table, self.shared = Table(TableSettings(order)), PlainTable(order)
         table.learn(text_of(0, 2000))
         self.shared.learn(text_of(0, 2000).tolist())
-        self.maker, self.trust, self.plain = NgramDrafter(table), HitRates(), PlainTrust()
+        self.maker, self.trust, self.plain = NgramDrafter(table), new_rates(), PlainTrust()
         self.texts = [text_of(seed, length).tolist() for seed, length in ((1, 200), (2, 1), (3, 40))]
         self.owns = [PlainTable(order) for _ in self.texts]
         for own, text in zip(self.owns, self.texts, strict=True):
@@ -44,52 +44,52 @@ class Both:
         for step in range(STEPS):
             self.step(step)
         for row in range(3):
-            self.hear(row)
-            self.hear_text(row)
+            self.judge_drafted(row)
+            self.go_on(row)
 
     def step(self, step: int) -> None:
         texts = [text + chain for text, chain in zip(self.texts, self.chains, strict=True)]
-        guesses = [self.best(own, text) for own, text in zip(self.owns, texts, strict=True)]
-        trusted = [guess[1] for guess in guesses]
+        predictions = [self.best(own, text) for own, text in zip(self.owns, texts, strict=True)]
+        trusted = [prediction[1] for prediction in predictions]
         certain = [t >= 0 and self.plain.gain(t) < MARGIN for t in trusted]
-        assert self.group.look(step) == certain
+        assert self.group.look_up(step) == certain
         asked = not all(certain)
         said, peaks = self.random.integers(40, 45, 3).tolist(), self.random.uniform(size=3).tolist()
         tokens, sure = self.group.choose(step, said if asked else None, peaks if asked else None)
-        for r, guess in enumerate(guesses):
+        for r, prediction in enumerate(predictions):
             kind = plain_sureness(peaks[r])
-            wins = guess[1] >= 0 and (not asked or trusted[r] > self.plain.trust_in_model(kind))
-            assert (tokens[r], sure[r]) == (guess[0] if wins else said[r], trusted[r] if wins else -1.0)
+            wins = prediction[1] >= 0 and (not asked or trusted[r] > self.plain.trust_in_model(kind))
+            assert (tokens[r], sure[r]) == (prediction[0] if wins else said[r], trusted[r] if wins else -1.0)
             self.chains[r].append(tokens[r])
-            self.notes[r].append((guess[0], said[r] if asked else NO_GUESS, kind))
+            self.notes[r].append((prediction[0], said[r] if asked else NO_PREDICTION, kind))
             self.put_in += wins
         self.unasked += not asked
 
     def best(self, own: PlainTable, text: list[int]) -> tuple[int, float]:
-        """The more trusted guess, and the trust in it; of equal ones the shared table's."""
-        guesses = plain_guesses(self.shared, own, text)
-        trusted = [(token, self.plain.trust(self.plain.guesses[kind])) for token, kind in guesses]
-        return max(trusted, key=lambda guess: guess[1], default=(NO_GUESS, -1.0))
+        """The more trusted prediction, and the trust in it; of equal ones the shared table's."""
+        predictions = plain_predictions(self.shared, own, text)
+        trusted = [(token, self.plain.trust(self.plain.predictions[kind])) for token, kind in predictions]
+        return max(trusted, key=lambda prediction: prediction[1], default=(NO_PREDICTION, -1.0))
 
-    def hear_text(self, row: int) -> None:
+    def go_on(self, row: int) -> None:
         """The target goes on with the text, beyond what was drafted, if anything was."""
         before = self.texts[row][-self.maker.order :]
         told = list(before)
         for _ in range(int(self.random.integers(1, 4))):
-            guesses = plain_guesses(self.shared, self.owns[row], told)
-            right = guesses and self.random.random() < 0.7
-            chosen = int(self.random.integers(len(guesses))) if right else 0
-            told.append(guesses[chosen][0] if right else int(self.random.integers(40, 45)))
-            for token, kind in guesses:
-                self.plain.note(self.plain.guesses[kind], told[-1] == token)
-        self.trust.hear(self.maker, self.places[row], np.array(told), len(before), sampled=False)
+            predictions = plain_predictions(self.shared, self.owns[row], told)
+            right = predictions and self.random.random() < 0.7
+            chosen = int(self.random.integers(len(predictions))) if right else 0
+            told.append(predictions[chosen][0] if right else int(self.random.integers(40, 45)))
+            for token, kind in predictions:
+                self.plain.note(self.plain.predictions[kind], told[-1] == token)
+        count_predicted(self.maker, self.trust, self.places[row], np.array(told), len(before), sampled=False)
 
-    def hear(self, row: int) -> None:
+    def judge_drafted(self, row: int) -> None:
         judged = self.notes[row][: int(self.random.integers(0, STEPS + 1))]
         emitted = [max(0, note[int(self.random.choice([0, 0, 0, 1]))]) for note in judged]
-        self.group.hear_drafted(row, emitted)
+        self.group.count_drafted(row, emitted)
         for token, (_, said, sureness) in zip(emitted, judged, strict=True):
-            if said != NO_GUESS:
+            if said != NO_PREDICTION:
                 self.plain.hear_model(sureness, token == said)
 
 
@@ -101,10 +101,10 @@ def test_guesses_choices_and_trust_are_the_plain_ones(order: int) -> None:
         both.round()
     for sureness, counts in both.plain.models.items():
         assert both.trust.models[0, sureness] == pytest.approx(counts)
-    for kind, counts in both.plain.guesses.items():
-        assert both.trust.guesses[0, number_of(kind)] == pytest.approx(counts)
+    for kind, counts in both.plain.predictions.items():
+        assert both.trust.predictions[0, number_of(kind)] == pytest.approx(counts)
     assert both.put_in > 20 and both.unasked > 0
-    assert not both.trust.models[1].any() and not both.trust.guesses[1].any()
+    assert not both.trust.models[1].any() and not both.trust.predictions[1].any()
 
 
 def test_every_probability_has_a_kind() -> None:
@@ -117,17 +117,17 @@ def test_every_probability_has_a_kind() -> None:
 def test_a_sampled_row_is_judged_by_what_was_drafted_of_it() -> None:
     """Of two drafted tokens the table put in the first: of the model nothing is learned there, and at the second it
     is. That the model drew the table's token does not matter."""
-    maker, trust = NgramDrafter(Table()), HitRates()
+    maker, trust = NgramDrafter(Table()), new_rates()
     maker.table.learn(np.array([7, 8, 9] * 50))
     place = maker.open(np.array([7, 8]))
-    trust.guesses[1, :, :] = [50.0, 50.0]
+    trust.predictions[1, :, :] = [50.0, 50.0]
     group = TableGroup(maker, trust, [place], [[7, 8]], [True], 2)
-    group.look(0)
+    group.look_up(0)
     assert group.choose(0, [9], [0.3]) == ([9], [pytest.approx(51 / 52)])
     trust.models[1, sureness_of(0.9), :2] = [80.0, 80.0]
-    group.look(1)
+    group.look_up(1)
     assert group.choose(1, [4], [0.9])[0] == [4]
     before = trust.models[1].copy()
-    group.hear_drafted(0, [9, 4])
+    group.count_drafted(0, [9, 4])
     assert (trust.models[1, sureness_of(0.3), :2] == before[sureness_of(0.3), :2]).all()
     assert trust.models[1, sureness_of(0.9), 0] == pytest.approx(80 * 0.995 + 1)

@@ -1,4 +1,5 @@
-"""A few passes at engine start, timed: what gamma rules that weigh costs know before the first request."""
+"""What passes cost: a few are timed at an engine's start, for gamma rules that weigh costs; and routers that compare
+drafts ask."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from functools import partial
 
 import torch
 
-from osd.drafters.loaded_draft import FeatureDraftModel
+from osd.drafters.feature_drafter import FeatureDraftModel
 from osd.drafters.pool import DraftPool
 from osd.gamma.costs.model import probe as time_passes
 from osd.models.decoder import Decoder
@@ -16,6 +17,7 @@ from osd.models.features.decoder import FeatureDecoder
 from osd.models.needs_draft import MODEL_DRAFTERS
 from osd.models.pair import Pair, row_limit
 from osd.models.target_only import has_draft
+from router.throughput import Costs
 from storage.settings import Settings
 
 _ROWS = 8
@@ -24,6 +26,32 @@ _AT = 128
 """Position of the probes' first tokens, where there is room."""
 _SHORTEST = 64
 """Positions of a row without which nothing is probed."""
+
+
+class PassCosts:
+    """What passes cost, for a router that compares drafts (Theorem 3 of on-the-fly adaptation)."""
+
+    def __init__(self, pool: DraftPool) -> None:
+        self._pool = pool
+
+    def draft_ms(self, draft: str, rows: int = 1) -> float | None:
+        """Return the milliseconds of one draft pass over ``rows`` rows; None for a draft not in memory or not yet
+        timed."""
+        loaded = self._pool.loaded_drafts.get(draft)
+        return None if loaded is None else loaded.body.costs(self._pool.costs).passes_ms(rows, 1)
+
+    def of(self, draft: str, gamma_max: int) -> Costs | None:
+        """Return what rounds of one row cost with this draft, up to ``gamma_max`` tokens; None while too little was
+        timed."""
+        draft_ms = self.draft_ms(draft)
+        verify_ms = [self.verify_ms(gamma + 1) for gamma in range(gamma_max + 1)]
+        known = [ms for ms in verify_ms if ms is not None]
+        return None if draft_ms is None or len(known) < len(verify_ms) else Costs(draft_ms, known)
+
+    def verify_ms(self, tokens: int, rows: int = 1) -> float | None:
+        """Return the milliseconds of a target pass of ``tokens`` in all over ``rows`` rows; None while none was
+        timed."""
+        return self._pool.costs.verify_ms(rows, tokens)
 
 
 @torch.inference_mode()

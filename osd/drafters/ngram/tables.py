@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from osd.draft_tree import NOTHING, TokenProposal
 from osd.drafters.model_free import TAIL, teach
-from osd.drafters.ngram.maker import MakerSettings, NgramDrafter
-from osd.drafters.ngram.service.chores import BackgroundWorker
-from osd.drafters.ngram.service.consent import Consent
-from osd.drafters.ngram.service.shelf import TableStore
+from osd.drafters.ngram.drafter import NgramDrafter, SearchSettings
+from osd.drafters.ngram.predictions import new_rates
 from osd.drafters.ngram.table import Table, TableSettings
-from osd.drafters.ngram.tree import NOTHING, NgramProposal
-from osd.drafters.table_override import HitRates, TableGroup
+from osd.drafters.ngram.table_store import TableStore
+from osd.drafters.table_override import TableGroup, count_predicted
 from osd.sequence import SequenceState
+from storage.access.tenants import Tenant, TenantLedger
 from storage.errors import OsdError
 from storage.settings import Settings
 
 log = logging.getLogger(__name__)
+
+AGAIN = 10.0
+"""Seconds after which known tenants are looked up again."""
 Key = tuple[str, str]
 """A route, and the tenant where its requests must not be mixed with others'."""
 LOOK = 1.0
@@ -31,25 +35,82 @@ REFILL = 1.0
 """Seconds of a period, about, for tables that learn from recorded requests: the rest must not wait for them."""
 
 
+class BackgroundWorker:
+    """Runs some work when it is woken, and periodically. What fails is logged and tried again."""
+
+    def __init__(self, name: str, work: Callable[[], None], every: float) -> None:
+        """Start the thread. ``every``: period in seconds."""
+        self._work, self._every, self._closing = work, every, False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Run the work soon."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """End after the current work."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                self._work()
+            except Exception as error:  # decoding goes on without drafts; nothing here may end it
+                said = (str(error).strip() or type(error).__name__).splitlines()[0]
+                log.warning("%s: %s", self._thread.name, said, extra={"action": "proposing_failed"})
+            self._wake.wait(self._every)
+            self._wake.clear()
+
+
+class Consent:
+    """Cache of tenants' settings. One thread refreshes it from the store, another reads."""
+
+    def __init__(self, ledger: TenantLedger) -> None:
+        self._ledger = ledger
+        self._known: dict[str, Tenant] = {}
+        self._asked: set[str] = set()
+        self._due = 0.0
+
+    def of(self, tenant: str) -> Tenant | None:
+        """Return a tenant's settings; None where they are not known yet."""
+        found = self._known.get(tenant)
+        if found is None:
+            self._asked.add(tenant)
+        return found
+
+    def refresh(self) -> None:
+        """Load tenants that were asked for, and now and then all. Raises StoreError."""
+        asked = list(self._asked)
+        if time.monotonic() >= self._due:
+            asked, self._due = [*self._known, *asked], time.monotonic() + AGAIN
+        for tenant in asked:
+            self._known[tenant] = self._ledger.get(tenant)
+            self._asked.discard(tenant)
+
+
 class Tables:
     """Proposes from tables. Until a row's table is there, nothing is drafted for it."""
 
     name = "trigram"
 
-    def __init__(self, settings: Settings, shelf: TableStore, consent: Consent) -> None:
-        self._shelf, self._consent = shelf, consent
+    def __init__(self, settings: Settings, store: TableStore, consent: Consent) -> None:
+        self._store, self._consent = store, consent
         self._most, self._every = settings.ngram.tables, settings.ngram.keep_seconds
         depth = min(64, max(1, settings.gamma.max))
-        self._settings = MakerSettings.of(settings, nodes=settings.drafters.tree_nodes, depth=depth)
-        self._makers: dict[Key, NgramDrafter] = {}
-        """Makers of the tables in use, the least recently used first. Changed by the engine's thread."""
+        self._settings = SearchSettings.of(settings, nodes=settings.drafters.tree_nodes, depth=depth)
+        self._drafters: dict[Key, NgramDrafter] = {}
+        """Drafters of the tables in use, the least recently used first. Changed by the engine's thread."""
         self._rows: dict[Key, int] = {}
         self._arrived: dict[Key, NgramDrafter] = {}
         self._wanted: dict[Key, None] = {}
         self._gone: list[tuple[Key, Table]] = []
         self._seats: dict[str, tuple[Key, NgramDrafter, int, bool]] = {}
         self._due, self._warm, self._closing = time.monotonic() + self._every, False, False
-        self._chores = BackgroundWorker("osd-tables", self._work, LOOK)
+        self._worker = BackgroundWorker("osd-tables", self._work, LOOK)
 
     # the engine's thread
 
@@ -59,7 +120,7 @@ class Tables:
 
     def propose(
         self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
-    ) -> Sequence[NgramProposal]:
+    ) -> Sequence[TokenProposal]:
         """Propose trees from the rows' tables; see :class:`osd.drafters.tree.Proposer`."""
         found, groups = [NOTHING] * len(rows), dict[Key, list[int]]()
         for i, row in enumerate(rows):
@@ -68,7 +129,7 @@ class Tables:
         for key, members in groups.items():
             seats = [self._seats[rows[i].request.id] for i in members]
             most = [min(nodes[i], self._settings.nodes) for i in members]
-            trees = self._makers[key].propose(
+            trees = self._drafters[key].propose(
                 [seat[2] for seat in seats], [rows[i].tokens[-TAIL:] for i in members], most,
                 [depths[i] for i in members],
             )  # fmt: skip
@@ -85,9 +146,9 @@ class Tables:
         """Learn the row's new tokens; see :class:`osd.drafters.tree.Proposer`. The shared table does not count what a
         tenant does not allow to be recorded, nor what was or is being forgotten."""
         if seat := self._seats.get(row.request.id):
-            allowed = seat[3] and row.request.id not in self._shelf.trail.request_ids
+            allowed = seat[3] and row.request.id not in self._store.forgotten.request_ids
             teach(seat[1], seat[2], row, start, shared=allowed)
-            if allowed and row.request.id in self._shelf.trail.request_ids:
+            if allowed and row.request.id in self._store.forgotten.request_ids:
                 seat[1].table.born = NEVER  # forgotten in between: this may have been the new table already
 
     def recall(self, row: SequenceState, start: int) -> None:
@@ -105,40 +166,40 @@ class Tables:
         if seat := self._seats.get(row.request.id):
             return seat
         if (allowed := self._consent.of(row.request.tenant)) is None:
-            self._chores.wake()
+            self._worker.wake()
             return None
         key = (row.route, "" if allowed.share else allowed.name)
-        if (maker := self._maker(key)) is None:
+        if (drafter := self._drafter(key)) is None:
             return None
-        place = maker.open(np.array(row.tokens, np.int64))
+        place = drafter.open(np.array(row.tokens, np.int64))
         self._rows[key] = self._rows.get(key, 0) + 1
-        seat = self._seats[row.request.id] = (key, maker, place, allowed.learn)
+        seat = self._seats[row.request.id] = (key, drafter, place, allowed.learn)
         return seat
 
-    def _maker(self, key: Key) -> NgramDrafter | None:
+    def _drafter(self, key: Key) -> NgramDrafter | None:
         """Return the table of a key and mark it as used last; None while it is not there."""
-        maker = self._makers.pop(key, None)
-        if maker is None and key in self._arrived and self._make_room():
-            maker = self._arrived.pop(key)
-        if maker is not None:
-            self._makers[key] = maker
+        drafter = self._drafters.pop(key, None)
+        if drafter is None and key in self._arrived and self._make_room():
+            drafter = self._arrived.pop(key)
+        if drafter is not None:
+            self._drafters[key] = drafter
         elif key not in self._arrived and key not in self._wanted:
             self._wanted[key] = None
-            self._chores.wake()
-        return maker
+            self._worker.wake()
+        return drafter
 
     def _make_room(self) -> bool:
         """Evict the least recently used tables until there is room for one more; rows keep theirs."""
-        idle = [key for key in self._makers if not self._rows.get(key)]
-        while len(self._makers) >= self._most and idle:
-            self._gone.append((idle[0], self._makers.pop(idle[0]).table))
+        idle = [key for key in self._drafters if not self._rows.get(key)]
+        while len(self._drafters) >= self._most and idle:
+            self._gone.append((idle[0], self._drafters.pop(idle[0]).table))
             self._rows.pop(idle.pop(0), None)
-        return len(self._makers) < self._most
+        return len(self._drafters) < self._most
 
     # the thread's
 
     def _work(self) -> None:
-        self._shelf.trail.look()
+        self._store.forgotten.poll()
         self._renew()
         self._consent.refresh()
         if not self._warm:
@@ -148,16 +209,16 @@ class Tables:
             self._keep(*self._gone.pop(), least=1.0)
         for key in list(self._wanted):
             if len(self._arrived) < self._most:
-                table = self._shelf.load(key[0]) if not key[1] else self._shelf.fresh()
+                table = self._store.load(key[0]) if not key[1] else self._store.fresh()
                 self._arrived[key] = NgramDrafter(table, self._settings)
             self._wanted.pop(key, None)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self._every
-            for key, maker in list(self._makers.items()):
-                self._keep(key, maker.table)
-        self._shelf.trail.drop_tables()
+            for key, drafter in list(self._drafters.items()):
+                self._keep(key, drafter.table)
+        self._store.forgotten.drop_tables()
         until = time.monotonic() + REFILL
-        self._shelf.refill.run(lambda: self._closing or time.monotonic() > until)
+        self._store.refill.run(lambda: self._closing or time.monotonic() > until)
 
     def _renew(self) -> None:
         """Replace tables that were born before something was forgotten.
@@ -165,21 +226,21 @@ class Tables:
         Rows keep their places, their own tables, and the trust in the shared one; the engine's thread sees either
         table, both are whole.
         """
-        for key, maker in [*list(self._makers.items()), *list(self._arrived.items())]:
-            old = maker.table
-            if old.born < self._shelf.trail.line:
-                maker.table = self._shelf.fresh() if key[1] else self._shelf.anew(key[0], old)
+        for key, drafter in [*list(self._drafters.items()), *list(self._arrived.items())]:
+            old = drafter.table
+            if old.born < self._store.forgotten.line:
+                drafter.table = self._store.fresh() if key[1] else self._store.anew(key[0], old)
 
     def _keep(self, key: Key, table: Table, **how: float) -> None:
         """Save what a route's table has learned. A tenant's own is never written."""
         if not key[1]:
-            self._shelf.keep(key[0], table, **how)
+            self._store.keep(key[0], table, **how)
 
     def close(self) -> None:
         """End the thread, and save every table that has learned."""
         self._closing = True
-        self._chores.close()
-        for key, table in [*self._gone, *((key, maker.table) for key, maker in self._makers.items())]:
+        self._worker.close()
+        for key, table in [*self._gone, *((key, drafter.table) for key, drafter in self._drafters.items())]:
             try:
                 self._keep(key, table, least=1.0)
             except OsdError as error:
@@ -188,13 +249,13 @@ class Tables:
 
 def warm_up() -> None:
     """Compile what decoding will call, or load what an earlier process compiled."""
-    maker = NgramDrafter(Table(TableSettings(memory=1 << 16)), MakerSettings(searches=1, own_slots=64))
-    place = maker.open(np.arange(4))
-    maker.learn(place, np.arange(6), 4)
-    maker.propose([place], [[1, 2]], [4], [2])
-    trust = HitRates()
-    trust.hear(maker, place, np.arange(6), 4, sampled=False)
-    group = TableGroup(maker, trust, [place], [[1, 2]], [False], 1)
-    group.look(0)
+    drafter = NgramDrafter(Table(TableSettings(memory=1 << 16)), SearchSettings(searches=1, own_slots=64))
+    place = drafter.open(np.arange(4))
+    drafter.learn(place, np.arange(6), 4)
+    drafter.propose([place], [[1, 2]], [4], [2])
+    rates = new_rates()
+    count_predicted(drafter, rates, place, np.arange(6), 4, sampled=False)
+    group = TableGroup(drafter, rates, [place], [[1, 2]], [False], 1)
+    group.look_up(0)
     group.choose(0, [3], [0.5])
-    group.hear_drafted(0, [3])
+    group.count_drafted(0, [3])

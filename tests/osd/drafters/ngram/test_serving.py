@@ -9,20 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osd.drafters.ngram.errors import OtherTokenizer
+from osd.drafters.ngram import OtherTokenizer
 from osd.drafters.ngram.files import ARRAYS, load_table, save_table
-from osd.drafters.ngram.maker import MakerSettings
-from osd.drafters.ngram.service.shelf import digest_of
-from osd.drafters.ngram.service.tables import Tables
 from osd.drafters.ngram.table import Table, TableSettings
+from osd.drafters.ngram.table_store import digest_of
+from osd.drafters.ngram.tables import Tables
 from osd.engine.session import serving
 from osd.models.pair import Pair
 from osd.prompts import encode
 from osd.sequence import Completion
 from storage.records import Request
-from storage.settings import Settings
 from storage.store import Store
-from tests.osd.drafters.ngram.service.conftest import settings_in
+from tests.osd.drafters.ngram.conftest import settings_in
 from tests.support.waiting import until
 
 ASKED = ("How many days has a leap year?", "SELECT all users", "def add(a, b):")
@@ -40,7 +38,7 @@ def tables_of(engine: Any, tenant: str = "default") -> Tables:
     allowed = tables._consent.of(tenant)
     assert allowed is not None
     key = ("default", "" if allowed.share else tenant)
-    until(lambda: tables._maker(key))
+    until(lambda: tables._drafter(key))
     return tables
 
 
@@ -56,7 +54,7 @@ def alone(pair: Pair, asked: list[Request], folder: Path) -> list[tuple[int, ...
     return [done[request.prompt_tokens] for request in asked]
 
 
-@pytest.mark.parametrize("drafter", ["trigram", "mixed"])
+@pytest.mark.parametrize("drafter", ["trigram", "blended"])
 def test_texts_are_the_targets_before_and_after_there_is_a_table(
     pair: Pair, store: Store, tmp_path: Path, drafter: str
 ) -> None:
@@ -84,14 +82,10 @@ def test_a_table_is_searched_as_the_settings_have_it(
         tables_of(engine)
         again = requests(pair)
         done = {c.request.id: c for c in engine.run(again)}
-        maker = tables_of(engine)._makers[("default", "")]
+        drafter = tables_of(engine)._drafters[("default", "")]
     assert [done[request.id].tokens for request in again] == alone(pair, again, tmp_path)
     assert accepted(list(done.values())) > 0
-    assert {name: getattr(maker.settings, name) for name in search} == search
-
-
-def test_settings_begin_with_the_searchs_own_constants() -> None:
-    assert MakerSettings.of(Settings()) == MakerSettings()
+    assert {name: getattr(drafter.settings, name) for name in search} == search
 
 
 def test_what_a_table_learned_is_kept_and_the_next_server_starts_from_it(
@@ -106,7 +100,7 @@ def test_what_a_table_learned_is_kept_and_the_next_server_starts_from_it(
     table = load_table(store.versions.folder(kept), digest_of(pair.tokenizer, pair.vocab_size))
     with serving(pair, settings, store) as engine:
         tables = tables_of(engine)
-        assert tables._makers[("default", "")].table.learned == table.learned > 0
+        assert tables._drafters[("default", "")].table.learned == table.learned > 0
         done = list(engine.run(requests(pair, learn=False)))
         assert accepted(done) > sum(len(c.rounds) for c in done)
     assert store.versions.current("ngram").id == kept.id  # nothing was learned, nothing is kept
@@ -124,7 +118,7 @@ def test_a_damaged_version_is_passed_over(pair: Pair, store: Store, tmp_path: Pa
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-9])
     with serving(pair, settings_in(tmp_path), store) as engine:
-        assert tables_of(engine)._makers[("default", "")].table.learned == 0
+        assert tables_of(engine)._drafters[("default", "")].table.learned == 0
 
 
 def test_a_corpus_is_where_a_table_starts_and_is_refused_where_it_is_of_other_tokens(
@@ -135,7 +129,7 @@ def test_a_corpus_is_where_a_table_starts_and_is_refused_where_it_is_of_other_to
     save_table(tmp_path / "corpus", table, digest_of(pair.tokenizer, pair.vocab_size))
     save_table(tmp_path / "other", table, digest_of(None, 7))
     with serving(pair, settings_in(tmp_path, ngram__corpus=tmp_path / "corpus"), store) as engine:
-        assert tables_of(engine)._makers[("default", "")].table.learned == 500
+        assert tables_of(engine)._drafters[("default", "")].table.learned == 500
     with pytest.raises(OtherTokenizer), serving(pair, settings_in(tmp_path, ngram__corpus=tmp_path / "other"), store):
         pass
 
@@ -147,7 +141,7 @@ def test_a_table_with_tokens_that_the_target_does_not_know_is_passed_over(
     table.learn(np.array([1, pair.vocab_size, 2]))
     save_table(tmp_path / "corpus", table, digest_of(pair.tokenizer, pair.vocab_size))
     with serving(pair, settings_in(tmp_path, ngram__corpus=tmp_path / "corpus"), store) as engine:
-        assert tables_of(engine)._makers[("default", "")].table.learned == 0
+        assert tables_of(engine)._drafters[("default", "")].table.learned == 0
 
 
 def test_a_tenant_that_does_not_share_has_a_table_of_its_own_that_is_never_written(
@@ -158,7 +152,7 @@ def test_a_tenant_that_does_not_share_has_a_table_of_its_own_that_is_never_writt
         tables = tables_of(engine, "secret")
         tables_of(engine)
         list(engine.run(requests(pair, tenant="secret")))
-        learned = {key: maker.table.learned for key, maker in tables._makers.items()}
+        learned = {key: drafter.table.learned for key, drafter in tables._drafters.items()}
         assert learned[("default", "secret")] > 0 == learned[("default", "")]
         others = list(engine.run(requests(pair)))
         again = list(engine.run(requests(pair, tenant="secret")))
@@ -177,7 +171,7 @@ def test_what_must_not_be_kept_is_not_counted(pair: Pair, store: Store, tmp_path
         tables_of(engine, "quiet")
         tables = tables_of(engine)
         done = list(engine.run([*requests(pair, learn=False), *requests(pair, tenant="quiet")]))
-        assert tables._makers[("default", "")].table.learned == 0
+        assert tables._drafters[("default", "")].table.learned == 0
         assert any(r.drafted for c in done for r in c.rounds)
         assert not tables._seats and not any(tables._rows.values())
 
@@ -193,10 +187,10 @@ def test_tables_are_bounded_and_the_one_unused_longest_leaves_and_is_kept(
         for tenant in ("a", "b"):
             tables_of(engine, tenant)
             list(engine.run(requests(pair, tenant=tenant)))
-        assert list(tables._makers) == [("default", "a"), ("default", "b")]
+        assert list(tables._drafters) == [("default", "a"), ("default", "b")]
         until(lambda: not tables._gone)
-        assert tables_of(engine)._makers[("default", "")].table.learned > 0  # it came back with what it had learned
-        assert len(tables._makers) == 2
+        assert tables_of(engine)._drafters[("default", "")].table.learned > 0  # it came back with what it had learned
+        assert len(tables._drafters) == 2
 
 
 def test_the_store_is_asked_for_nothing_while_decoding(

@@ -7,25 +7,140 @@ nor saved. In its place comes one that begins with the corpus, or with nothing, 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from osd.drafters.model_free import TAIL
+from osd.drafters.ngram import BadTable
 from osd.drafters.ngram.cells import LARGEST_TOKEN
-from osd.drafters.ngram.errors import BadTable
 from osd.drafters.ngram.files import keep_table, load_table, read_facts, require_tokenizer, vocabulary_digest
-from osd.drafters.ngram.service.refill import Refill
-from osd.drafters.ngram.service.trail import ForgottenLog
 from osd.drafters.ngram.table import Table, TableSettings
 from osd.models.pair import Pair
-from storage.errors import ForgottenSince, OsdError, PairError, UnknownDraft, WeightsDamaged
-from storage.records import DEFAULT_ROUTE, DraftVersion
+from storage.errors import ForgottenSince, OsdError, PairError, SegmentDamaged, UnknownDraft, WeightsDamaged
+from storage.forget import Forgetter
+from storage.records import DEFAULT_ROUTE, DraftVersion, RequestSamples
+from storage.replay.samples import SampleStore
 from storage.settings import NgramSettings
 from storage.sql.forgotten import TABLE_KIND, born_after
 from storage.store import Store
 
 log = logging.getLogger(__name__)
+
+LOOK, AGAIN = 2.0, 10.0
+"""Seconds from one look to the next, and after one that failed."""
+
+
+class ForgottenLog:
+    """How far a server has read about forgetting. One thread polls, others may read what it found."""
+
+    def __init__(self, forgetter: Forgetter) -> None:
+        self._forgetter, self._due, self._dropped = forgetter, 0.0, 0
+        self.line = 0
+        """The newest entry about forgetting that was seen."""
+        self.request_ids: frozenset[str] = frozenset()
+        """Ids of requests forgotten, up to that entry. Some may run, or be still to come."""
+
+    def poll(self) -> None:
+        """Poll the store, if it is time. Raises StoreError."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + AGAIN
+        news = self._forgetter.news(self.line)
+        if news.line > self.line:
+            self.request_ids |= news.request_ids  # before the line: what begins after it learns from none of them
+            self.line = news.line
+        self._due = time.monotonic() + LOOK
+
+    def drop_tables(self) -> None:
+        """Drop stored tables once for each entry seen, as :meth:`storage.forget.Forgetter.drop_tables`. Raises
+        StoreError."""
+        if self._dropped < (line := self.line):
+            self._forgetter.drop_tables()
+            self._dropped = line
+
+
+BATCH = 256
+"""Requests that are read in one go."""
+MOST = 20_000
+"""Newest requests of a route that a table learns from."""
+LOST = 0.01
+"""Share of a table's contexts that have been evicted when it counts as full."""
+PIECE = 64
+"""Tokens that are counted at once, while the decoding thread may have to wait."""
+
+
+@dataclass(slots=True)
+class RefillState:
+    """What a table has still to learn from."""
+
+    route: str
+    full: float
+    """Number of evicted contexts at which it counts as full."""
+    ids: list[str] | None = None
+    """Requests, newest first; None until the store was asked."""
+
+
+class Refill:
+    """Tables that have not learned from the recorded requests yet. One thread uses it."""
+
+    def __init__(self, samples: SampleStore, vocabulary: int, target: str | None = None) -> None:
+        self._samples, self._vocabulary, self._target = samples, vocabulary, target
+        self._todo: dict[Table, RefillState] = {}
+
+    def begin(self, table: Table, route: str) -> None:
+        """Have a table learn from a route's requests."""
+        self._todo[table] = RefillState(route, table.evicted + LOST * len(table.cells.keys))
+
+    def __contains__(self, table: Table) -> bool:
+        """Return whether a table has still to learn."""
+        return table in self._todo
+
+    def forget(self, table: Table) -> None:
+        """Drop a table that is not needed any more."""
+        self._todo.pop(table, None)
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Learn what is left, or until ``stop``; the next call goes on from there, after an error too. Raises
+        StoreError."""
+        for table, left in list(self._todo.items()):
+            if left.ids is None:
+                left.ids = self._samples.recent(routes=[left.route], limit=MOST, target=self._target)
+            while left.ids and table.evicted <= left.full:
+                if stop():
+                    return
+                self._learn(table, left.ids[:BATCH])
+                left.ids = left.ids[BATCH:]
+            del self._todo[table]
+
+    def _learn(self, table: Table, ids: list[str]) -> None:
+        try:
+            for request in shared_requests(self._samples, ids, self._vocabulary):
+                learn_output(table, request)
+        except SegmentDamaged as error:
+            log.warning("%s", error, extra={"action": "table_refill"})
+
+
+def shared_requests(samples: SampleStore, ids: Sequence[str], vocabulary: int) -> list[RequestSamples]:
+    """Return those of the kept requests, in their order, that a server may draft from for everybody: of tenants that
+    share; without forgotten ones and those of another tokenizer. Raises SegmentDamaged, StoreError."""
+    found = samples.without_forgotten(samples.read(ids))
+    shares = {tenant: samples.tenants.get(tenant).share for tenant in {request.tenant for request in found}}
+    return [request for request in found if shares[request.tenant] and request.tokens.max(initial=0) < vocabulary]
+
+
+def learn_output(table: Table, request: RequestSamples) -> None:
+    """Learn a request's output, as a table would have while it served the request."""
+    tokens = request.tokens.astype(np.int64)
+    for first in range(request.prompt_len, len(tokens), PIECE):
+        begin = max(0, first - TAIL)
+        table.learn(tokens[begin : first + PIECE], first - begin)
+
+
 GROWN = 1.1
 """Growth in learned tokens, relative to its newest version, at which a table is worth another version."""
 
@@ -42,7 +157,7 @@ class TableStore:
         self.settings, self.vocabulary = TableSettings(ngram.order, ngram.memory_mb << 20), pair.vocab_size
         self.digest = digest_of(pair.tokenizer, pair.vocab_size)
         self.target = pair.target.digest
-        self.trail = ForgottenLog(store.forgetter)
+        self.forgotten = ForgottenLog(store.forgetter)
         self.refill = Refill(store.samples, pair.vocab_size, self.target)
         self._kept: dict[str, int] = {}
         """Tokens that the newest version has learned, by draft."""
@@ -63,13 +178,13 @@ class TableStore:
         for draft in dict.fromkeys((self.draft(route), self.name)):
             if (version := self._current(draft)) is None:
                 continue
-            if born_after(version.evidence) < self.trail.line:
+            if born_after(version.evidence) < self.forgotten.line:
                 return self.anew(route)
             if table := self._sound(self.versions.folder(version), version):
                 break
         else:
             table = self.fresh(self.corpus)
-        table.born = self.trail.line
+        table.born = self.forgotten.line
         self._kept[self.draft(route)] = table.learned
         return table
 
@@ -85,7 +200,7 @@ class TableStore:
     def fresh(self, corpus: Path | None = None) -> Table:
         """Make a table of the corpus, or an empty one."""
         table = (corpus and self._sound(corpus, None)) or Table(self.settings)
-        table.born = self.trail.line
+        table.born = self.forgotten.line
         return table
 
     def keep(self, route: str, table: Table, *, least: float = GROWN) -> bool:
@@ -95,7 +210,7 @@ class TableStore:
         Raises StoreError.
         """
         draft, learned = self.draft(route), table.learned
-        if learned <= least * self._kept.get(draft, 0) or table.born < self.trail.line or table in self.refill:
+        if learned <= least * self._kept.get(draft, 0) or table.born < self.forgotten.line or table in self.refill:
             return False
         try:
             keep_table(self.versions, draft, table, self.digest, self.target)

@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from osd.draft_tree import NOTHING, TokenProposal
+from osd.drafters.ngram import BadTable
 from osd.drafters.ngram.counts import Index
-from osd.drafters.ngram.errors import BadTable
-from osd.drafters.ngram.match_settings import MatchSettings
-from osd.drafters.ngram.merge import child_of
+from osd.drafters.ngram.lookup import MatchSettings, child_of
 from osd.drafters.ngram.table import require_tokens
-from osd.drafters.ngram.tree import NOTHING, NgramProposal
 from osd.kernels.code_cache import kept
 
 DEPTH = 16
@@ -160,12 +159,12 @@ class SuffixIndex:
         """Memory of its arrays, in bytes."""
         return self.stream.nbytes + self.order.nbytes
 
-    def propose(self, texts: Sequence[Index], most: Sequence[int] | None = None) -> list[NgramProposal]:
+    def propose(self, texts: Sequence[Index], most: Sequence[int] | None = None) -> list[TokenProposal]:
         """Propose a tree for each row's text (int64), of which the end is enough, of ``most[r]`` tokens at most."""
         nodes = self.settings.nodes
         return [self._tree(text, nodes if most is None else min(nodes, most[r])) for r, text in enumerate(texts)]
 
-    def _tree(self, text: Index, room: int) -> NgramProposal:
+    def _tree(self, text: Index, room: int) -> TokenProposal:
         chosen = self.settings
         if room < 1 or not len(self.stream):
             return NOTHING
@@ -175,4 +174,4 @@ class SuffixIndex:
             self.stream, self.order, text, chosen.shortest, chosen.longest, chosen.matches, chosen.length,
             tokens, parents,
         )  # fmt: skip
-        return NgramProposal(tokens[:size], parents[:size])
+        return TokenProposal(tokens[:size], parents[:size])

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from osd.drafters.ngram import table_store
+from osd.drafters.ngram import tables as tables_module
 from osd.drafters.ngram.cells import TOKEN_MASK, entries_of, find, key_of
 from osd.drafters.ngram.files import load_table
-from osd.drafters.ngram.service import refill, trail
-from osd.drafters.ngram.service import tables as tables_module
-from osd.drafters.ngram.service.refill import Refill, learn
-from osd.drafters.ngram.service.tables import Tables
 from osd.drafters.ngram.table import Table, TableSettings
+from osd.drafters.ngram.table_store import Refill, learn_output
+from osd.drafters.ngram.tables import Tables
 from osd.engine.engine import Engine
 from osd.engine.session import serving
 from osd.models.pair import Pair
@@ -25,8 +25,8 @@ from osd.sequence import Completion
 from storage.errors import ForgottenAhead
 from storage.records import DraftVersion, Request, VersionState
 from storage.store import Store, open_store
-from tests.osd.drafters.ngram.service.conftest import settings_in
-from tests.osd.drafters.ngram.service.test_serving import requests, tables_of
+from tests.osd.drafters.ngram.conftest import settings_in
+from tests.osd.drafters.ngram.test_serving import requests, tables_of
 from tests.storage.make import samples
 from tests.support.waiting import until
 
@@ -64,7 +64,7 @@ def context_key(gram: Gram) -> np.uint64:
 
 
 def table_in(tables: Tables, key: tuple[str, str] = ("default", "")) -> Table:
-    return tables._makers[key].table
+    return tables._drafters[key].table
 
 
 def stored(store: Store) -> list[DraftVersion]:
@@ -90,15 +90,14 @@ def forget(store: Store, *ids: str) -> int:
     return store.forgetter.forget(ids).tables
 
 
-@pytest.mark.parametrize("drafter", ["trigram", "mixed", "blended"])
+@pytest.mark.parametrize("drafter", ["trigram", "blended"])
 def test_a_running_server_drops_it_and_drafts_on_with_what_others_taught(
     pair: Pair, store: Store, tmp_path: Path, drafter: str
 ) -> None:
     with open_store(settings_in(tmp_path)) as elsewhere, serving(
         pair, settings_in(tmp_path, drafters__kind=drafter), store
     ) as engine:  # fmt: skip
-        drafting = engine.drafting
-        tables = tables_of(engine) if drafter != "blended" else remembered(drafting.memory)  # type: ignore[attr-defined]
+        tables = tables_of(engine)
         done = serve_all(engine, pair)
         until(lambda: len(store.samples.recent(limit=9)) == len(done))
         gone, kept = rare(done[0], done[1:]), grams(done[1]) | grams(done[2])
@@ -114,12 +113,6 @@ def test_a_running_server_drops_it_and_drafts_on_with_what_others_taught(
     (version,) = stored(store)
     table = load_table(store.versions.folder(version))
     assert known(table, gone) == set() and known(table, kept) == kept
-
-
-def remembered(tables: Tables) -> Tables:
-    until(lambda: tables._consent.of("default"))
-    until(lambda: tables._maker(("default", "")))
-    return tables
 
 
 def test_a_stored_table_goes_and_the_next_server_makes_one_from_what_is_kept(
@@ -148,7 +141,7 @@ def test_a_table_that_a_server_still_has_is_never_kept(
     pair: Pair, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by one that has not noticed yet: neither while it serves, nor when its table makes room, nor at its end."""
-    monkeypatch.setattr(trail, "LOOK", 3600.0)
+    monkeypatch.setattr(table_store, "LOOK", 3600.0)
     with serving(pair, settings_in(tmp_path, ngram__keep_seconds=0.05), store) as engine:
         tables = tables_of(engine)
         done = serve_all(engine, pair)
@@ -199,12 +192,12 @@ def test_a_request_that_is_forgotten_between_the_look_and_the_count_teaches_nobo
         forget(store, "nobody")
     with serving(pair, settings_in(tmp_path), store) as engine:
         tables = tables_of(engine)
-        until(lambda: tables._shelf.trail.line)
+        until(lambda: tables._store.forgotten.line)
         old, first = table_in(tables), requests(pair)[0]
         teach = tables_module.teach
 
         def late(*given: Any, **how: Any) -> None:
-            tables._shelf.trail.request_ids |= {first.id}
+            tables._store.forgotten.request_ids |= {first.id}
             teach(*given, **how)
 
         monkeypatch.setattr(tables_module, "teach", late)
@@ -248,14 +241,14 @@ def test_a_table_learns_anew_from_whom_it_may(store: Store) -> None:
     learning.run(lambda: False)
     assert table not in learning
     for number in (5, 0):
-        learn(plain, asked[number])
+        learn_output(plain, asked[number])
     assert all((one == other).all() for one, other in zip(table.snapshot(), plain.snapshot(), strict=True))
     assert table.learned == plain.learned == sum(len(asked[number].tokens) - 2 for number in (5, 0))
 
 
 def test_a_table_learns_the_newest_until_it_is_full(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when it is called away after every few requests."""
-    monkeypatch.setattr(refill, "SOME", 4)
+    monkeypatch.setattr(table_store, "BATCH", 4)
     everybody = [samples(number, tokens=np.arange(100) + 100 * number, prompt_len=2) for number in range(60)]
     store.samples.add(everybody)
     table, learning = Table(TableSettings(memory=1 << 17)), Refill(store.samples, 60_000)
@@ -272,7 +265,7 @@ def test_a_table_learns_the_newest_until_it_is_full(store: Store, monkeypatch: p
 def test_a_long_text_is_learned_in_pieces_as_it_would_be_in_one(store: Store) -> None:
     tokens = np.random.default_rng(0).integers(0, 50, 3_000).astype(np.int32)
     pieces, plain = (Table(TableSettings(memory=4 << 20)) for _ in range(2))
-    learn(pieces, samples(0, tokens=tokens, prompt_len=7))
+    learn_output(pieces, samples(0, tokens=tokens, prompt_len=7))
     plain.learn(tokens.astype(np.int64), 7)
     assert pieces.learned == plain.learned == 2_993
     assert all((one == other).all() for one, other in zip(pieces.snapshot(), plain.snapshot(), strict=True))

@@ -1,1 +1,0 @@
-"""N-gram tables of a serving process: one a route, learned from traffic, kept as versions."""
