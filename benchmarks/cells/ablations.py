@@ -1,4 +1,4 @@
-"""goodput without one of its terms each: what a term is worth over all cells (docs/goodput.md)."""
+"""goodput without one of its terms each: what a term is worth over all cells (docs/gamma.md)."""
 
 from __future__ import annotations
 

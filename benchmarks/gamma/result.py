@@ -1,4 +1,4 @@
-"""From measurements to figures. What each figure is: docs/bench-gamma.md."""
+"""From measurements to figures. What each figure is: docs/simulator.md."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ where g departs from the plane by ``BEND`` (standard deviation) and is the same 
 covariance is BEND² exp(−d² / 2), d being how many factors of e they are apart. A timing errs by ``noise`` of itself.
 Mean and standard error of any further shape follow in closed form (Rasmussen and Williams, Gaussian Processes for
 Machine Learning, Eqs. 2.25 and 2.26). Of a shape that was only probed it is believed how it compares with others, not
-what it takes: all of them together are moved by what shapes took that were timed since. See docs/goodput.md.
+what it takes: all of them together are moved by what shapes took that were timed since. See docs/gamma.md.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ what was not known (Laplace's approximation, one step of Newton's method: an ext
     x ← x + V (y − p) / (1 + h v),   V ← V − V² h / (1 + h v),     h = p (1 − p),  v = var x
 
 with p the chance that x's own uncertainty allows for, σ(x / sqrt(1 + π v / 8)) (MacKay, 1992). What is known fades:
-each verdict widens V by 4 h / memory, so one that tells nothing makes nothing forgotten. Derivation: docs/goodput.md.
+each verdict widens V by 4 h / memory, so one that tells nothing makes nothing forgotten. Derivation: docs/gamma.md.
 """
 
 from __future__ import annotations

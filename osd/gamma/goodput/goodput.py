@@ -1,4 +1,4 @@
-"""The drafts of a whole batch, sized together for the most tokens a second. osd's own rule (docs/goodput.md).
+"""The drafts of a whole batch, sized together for the most tokens a second. osd's own rule (docs/gamma.md).
 
     λ    tokens a millisecond that decoding makes now: the price of time (Dinkelbach)
     S    the chance that a row's draft is accepted up to here
