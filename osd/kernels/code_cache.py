@@ -29,6 +29,9 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
 from osd.kernels.arithmetic import LANES
 
+log = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -135,11 +138,6 @@ def is_kept(function: Any) -> bool:
         return any(here in key for key in function._cache._cache_file._load_index())
     except (AttributeError, OSError):
         return True
-
-
-log = logging.getLogger(__name__)
-
-Made = TypeVar("Made")
 
 
 class BackgroundCompile(Generic[Made]):

@@ -85,7 +85,7 @@ class Decoder:
 
         With ``last`` (B,) int64 only each row's logits after its token ``last[i]`` are computed: (B, 1, V).
         """
-        self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
+        self._mix(first, len(starts))
         return self._pass(tokens, PassInput(first, starts, [tokens.shape[1]] * len(starts)), last)
 
     def scored(
@@ -93,7 +93,7 @@ class Decoder:
     ) -> RaggedLogits:
         """Feed the first ``counts[i]`` of tokens (B, T) to each of the first rows, from position ``starts[i]`` on, and
         return their logits; with a layout they are trees, whose roots stand there."""
-        self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
+        self._mix(0, len(starts))
         scored = _scored(self._pass(tokens, PassInput(0, starts, counts, layout), None), tokens.shape[1], counts)
         hidden = self.cache.embedding if self.cache.wants_embedding else None
         return scored if hidden is None else scored._replace(hidden=hidden.flatten(0, 1))
@@ -124,7 +124,7 @@ class Decoder:
         ``most`` tokens after them in one go, chosen by ``chooser`` or the likeliest; None where no graph does that now.
         To be asked where it ``drafts``."""
         assert self.forward.compiled is not None
-        self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
+        self._mix(0, len(starts))
         self.cache.extend(0, [start + count + most for start, count in zip(starts, counts, strict=True)])
         return self.forward.compiled.draft(tokens, starts, counts, self.cache, most, chooser)
 
@@ -140,7 +140,7 @@ class Decoder:
         for row, (start, count) in enumerate(zip(fed.starts, fed.counts, strict=True)):
             start = min(start, self.cache.limit - 1)  # a draft's rows that go on beyond what it knows are padding
             line = tokens[row : row + 1, : self.cache.limit - start]
-            self.cache.mix = self.adapters(fed.first + row, 1) if self.adapters else None
+            self._mix(fed.first + row, 1)
             own = None if last is None else last[row : row + 1]
             part = self._pass(line, PassInput(fed.first + row, [start], [count]), own)
             parts.append((part, self.cache.embedding))
@@ -148,6 +148,11 @@ class Decoder:
         if self.cache.wants_embedding:
             self.cache.embedding = _stacked([embedding for _, embedding in parts if embedding is not None], width)
         return _stacked([logits for logits, _ in parts], width)
+
+    def _mix(self, first: int, rows: int) -> AdapterBatch | None:
+        """Let the adapters of these rows add to the next pass; return what they add."""
+        self.cache.mix = self.adapters(first, rows) if self.adapters else None
+        return self.cache.mix
 
     def _known(self, tokens: torch.Tensor) -> torch.Tensor:
         """Put stand-ins in the place of ids that the model does not know."""
@@ -188,7 +193,7 @@ class Decoder:
             for row, (piece, start) in enumerate(zip(pieces, starts, strict=True), first):
                 self.read(row, [piece], [start])
             return
-        mix = self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
+        mix = self._mix(first, len(starts))
         fed = PassInput(first, starts, counts)
         self.cache.extend(first, map(add, starts, counts))
         compiled = self._compiled(fed)
@@ -201,7 +206,7 @@ class Decoder:
     def _encode(self, row: int, tokens: Sequence[int]) -> None:
         """Let the encoder read a row's prompt: its keys and values take the row's first positions."""
         assert self.forward.encode is not None
-        self.cache.mix = self.adapters(row, 1) if self.adapters else None
+        self._mix(row, 1)
         self.cache.extend(row, [len(tokens)])
         self.cache.encoded[row] = len(tokens)
         self.cache.aim(row, [0], len(tokens), [len(tokens)])
