@@ -4,7 +4,7 @@ At every node the target's distribution is p. The node's children are tried in t
 drawn from q is kept with probability min(1, r(y) / q(y)); refused, it leaves r ← norm(max(0, r − q)), and where
 another was drawn beside it, without replacement, q ← norm(q without y) (recursive rejection: SpecInfer, EAGLE,
 SpecTr). Then one token is drawn from what r is by then. If it is among the children, it is kept and its own children
-are next; if not, it is the token that follows. What comes out is distributed exactly as p (docs/trees.md has the
+are next; if not, it is the token that follows. What comes out is distributed exactly as p (docs/ngram.md has the
 proof). Children that are certain are kept with all the mass that r has on them; no rule could keep them more often.
 """
 
