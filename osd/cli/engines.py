@@ -57,7 +57,7 @@ def add(
     It needs osd's plugin (`pip install osd-llm-vllm` beside vLLM; docs/vllm.md has the line to start it with), or a
     proxy before it (--kind vllm-proxied, with --draft-folder). It is probed first. `osd attach` then takes its answers
     and publishes to it, `osd trainer` trains. SGLang (--kind sglang) is experimental: it is published to, and its
-    answers are not harvested (docs/sglang.md).
+    answers are not harvested (docs/vllm.md).
     """
     facts = client(here.settings, url, options).probe()
     with here.store() as store:
@@ -117,7 +117,7 @@ def probe(
         )
     facts: dict[str, Any] = asdict(engine.probe())
     if options.kind == "sglang":
-        note("SGLang is experimental: this was written from its source and never ran against it (docs/sglang.md).")
+        note("SGLang is experimental: this was written from its source and never ran against it (docs/vllm.md).")
     if selftest and isinstance(engine, VllmEngine):
         facts["selftest"] = asdict(try_out(engine))
     tell_facts(facts, output)
