@@ -3,7 +3,7 @@
 A run online is short: a few dozen steps. A fresh AdamW has no estimate of scale, so its first steps move every weight
 by the full step size whatever its gradient; begun anew each run, that is most of the run. So its moments are kept for
 the run that continues from the version they led to. Measured on four domains, eight requests a run, this is worth more
-than twice the passes (docs/training.md). They are kept in the worker's memory only: after a restart they warm up again.
+than twice the passes. They are kept in the worker's memory only: after a restart they warm up again.
 """
 
 from __future__ import annotations
