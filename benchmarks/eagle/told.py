@@ -16,6 +16,7 @@ from benchmarks.gamma.costs import CostTable
 from osd.bench.harness.prompts import Tokens
 from osd.draft import Draft
 from osd.engine.engine import Engine
+from osd.gamma.costs.model import probe as time_passes
 from osd.models.device_timer import Clock
 from storage.records import Request
 
@@ -91,6 +92,10 @@ class ToldEngine:
     def __init__(self, engine: Engine, costs: CostTable) -> None:
         """Take an engine that has served nothing yet."""
         engine.clock = clock = ToldClock(costs)
+        time_passes(
+            engine.costs, 1, 0, lambda rows, width: costs.verify_ms(rows, rows * width),
+            lambda rows, passes, unread: costs.draft_ms(rows, passes),
+        )  # fmt: skip
         self._engine, self._noted = engine, NotedDrafts(engine.drafting, clock)
         engine.drafting = self._noted  # its __getattr__ is the rest of an engine
 

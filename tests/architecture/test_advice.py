@@ -15,12 +15,14 @@ from storage.settings.section import Section
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = re.compile(r"`?\bosd ((?:[a-z]+ )*[a-z]+)")
 SETTING = re.compile(rf"(?<![\w./-])((?:{'|'.join(Settings.model_fields)})\.[a-z_]+)\b(?![./(])")
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z_-]+")
 OTHERS = {
     "--help", "--error-unmatch", "--full-name",
     "--dbname", "--exit-on-error", "--format", "--no-owner", "--no-privileges", "--single-transaction", "--snapshot",
+    "--multi_gpu", "--num_machines", "--num_processes", "--main_process_port", "--mixed_precision", "--dynamo_backend",
+    "--module",
 }  # fmt: skip
-"""Options of every command, of git, and of PostgreSQL's programs."""
+"""Options of every command, of git, of PostgreSQL's programs, and of accelerate's."""
 VLLM = {
     "--tool-call-parser", "--scheduler-cls", "--logprobs-mode", "--max-logprobs", "--speculative-config",
     "--middleware", "--worker-extension-cls", "--per-request-spec-decode-metrics",
