@@ -87,7 +87,7 @@ def serve(
     when it is told to stop are finished first; a second Ctrl-C does not wait. Without API keys (`osd keys create`) it
     listens on this machine only. With several processes, one that dies is started anew.
 
-    With --upstream this is the front of replicas that hold different drafts of one target, such as vLLM servers: keys,
+    With --upstream this is a proxy over replicas that hold different drafts of one target, such as vLLM servers: keys,
     tenants, limits, routes and the dashboard are as over an engine, and no model is loaded here (docs/upstream.md).
 
     Example: `osd serve --port 8000`
@@ -129,7 +129,7 @@ def _serve_pair(here: CommandContext, settings: Settings, pair: PairOptions, *, 
 
 
 def _serve_replicas(here: CommandContext, settings: Settings, pair: PairOptions, *, no_keys: bool) -> int:
-    """Serve as the front of replicas; return the exit status. Raises BadSetting."""
+    """Serve as the proxy over replicas; return the exit status. Raises BadSetting."""
     if pair.target or pair.draft or pair.drafter:
         reason = "with --upstream the replicas decode, with their own pair; leave out --target, --draft and --drafter"
         raise BadSetting(source="option", key="--upstream", reason=reason)
