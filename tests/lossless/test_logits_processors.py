@@ -156,7 +156,7 @@ def test_two_tokens_follow_the_processed_target(small: Pair, kind: str, sampling
 
 
 def test_leaving_the_target_as_it_is_would_be_seen(small: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("osd.verification.rejection_sampling.process_target", lambda scored, rows, draft: scored)
+    monkeypatch.setattr("osd.verification.verify.process_target", lambda scored, rows, draft: scored)
     seen = sample(engine_of(small, "causal", {}, gamma__initial=2), PENALISED)
     assert p_value(seen, exact(small, PENALISED, BIAS)) < LEVEL
 

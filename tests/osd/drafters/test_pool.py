@@ -290,6 +290,6 @@ def test_a_dearer_draft_is_asked_for_shorter_drafts() -> None:
             row.observe(Observation(4, 4, 3))
         gammas[name] = controller.plan([row], [8], 2)[0]
     assert gammas["cheap"] > gammas["dear"]
-    assert costs.rounds_ms(2, 2)[2] == pytest.approx(2 * 0.5 + 10.0 / 2, rel=0.02)
-    assert dear.rounds_ms(2, 2)[2] == pytest.approx(2 * 5.0 + 10.0 / 2, rel=0.02)
+    assert costs.rounds_ms(2, 2)[1] == pytest.approx(0.5 + 10.0 / 2, rel=0.02)
+    assert dear.rounds_ms(2, 2)[1] == pytest.approx(5.0 + 10.0 / 2, rel=0.02)
     assert costs.of("dear") is dear
