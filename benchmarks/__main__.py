@@ -8,44 +8,42 @@ from importlib import import_module
 
 import typer
 
+from osd.bench.harness.plan import command
+from osd.bench.harness.report import INTERRUPTED
 from osd.bench.harness.watch import note
 from storage.errors import OsdError
+from storage.settings import load_settings
 
-COMMANDS = {
-    "acceptance": "benchmarks.acceptance:command",
-    "cells": "benchmarks.cells.bench:command",
-    "distil": "benchmarks.distil.command:distil",
-    "drafts": "benchmarks.drafts_command:drafts",
-    "eagle": "benchmarks.eagle.bench:command",
-    "encoder-decoder": "benchmarks.encoder_decoder:command",
-    "gamma": "benchmarks.gamma.command:gamma",
-    "gpu": "benchmarks.gpu.command:gpu",
-    "harvest": "benchmarks.harvest:command",
-    "papers": "benchmarks.papers.command:papers",
-    "rounds": "benchmarks.rounds:command",
-    "router": "benchmarks.router.bench:command",
-    "routes": "benchmarks.routes.command:routes",
-    "servers": "benchmarks.servers:command",
-    "soak": "benchmarks.soak.bench:command",
-    "trees": "benchmarks.trees.command:trees",
-    "vllm": "benchmarks.vllm.bench:command",
-}
+BENCHES = {
+    "acceptance": "acceptance", "cells": "cells.bench", "distil": "distil.bench", "drafts": "drafts",
+    "eagle": "eagle.bench", "encoder-decoder": "encoder_decoder", "gamma": "gamma.bench", "gpu": "gpu.bench",
+    "harvest": "harvest", "rounds": "rounds", "router": "router.bench", "routes": "routes.bench",
+    "servers": "servers", "soak": "soak", "trees": "trees.bench", "vllm": "vllm.bench", "walk": "walk",
+}  # fmt: skip
+"""The modules of ``bench_NAME``; the class of its plan stands in its signature."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the bench that the first argument names; return the exit status."""
     name, *options = arguments or ["--help"]
-    if name not in COMMANDS:
-        note(f"Usage: python -m benchmarks NAME [OPTIONS]; NAME is one of {', '.join(COMMANDS)}.")
+    if name not in (*BENCHES, "papers"):
+        note(f"Usage: python -m benchmarks NAME [OPTIONS]; NAME is one of {', '.join(sorted((*BENCHES, 'papers')))}.")
         return 0 if name == "--help" else 2
-    module, function = COMMANDS[name].split(":")
     app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="markdown")
-    app.command(name)(getattr(import_module(module), function))
+    if name == "papers":
+        app.command(name)(import_module("benchmarks.papers.command").papers)
+    else:
+        module = import_module(f"benchmarks.{BENCHES[name]}")
+        bench = getattr(module, f"bench_{name.replace('-', '_')}")
+        app.command(name)(command(getattr(module, bench.__annotations__["plan"]), bench, lambda _: load_settings()))
     try:
         app(options, prog_name=f"benchmarks {name}")
     except OsdError as error:
         note(f"osd: {error}")
         return error.exit_code
+    except KeyboardInterrupt:
+        note("Stopped.")
+        return INTERRUPTED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else bool(end.code)
     return 0

@@ -3,74 +3,79 @@
 The target answers each prompt alone, greedily or sampled. Then every draft reads each answer once: at each of its
 positions it is right where its likeliest token is the answer's (of greedy answers that is acceptance at temperature 0),
 Σ min(p, q) is the chance that a token drawn from it is kept (at the answers' temperature and top-p; of greedy answers
-at temperature 1), and the rounds that greedy chains would take give the tokens a round.
+at temperature 1), and the rounds that greedy chains would take give the tokens a round. A chain's tokens are those of
+the answer as long as they are right, so what a draft says after the answer's tokens is what it would have drafted: no
+decoding is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-import typer
+import torch
+from torch import Tensor
 
-from benchmarks.answer_reading import AT_ONE, GAMMA, AnsweredPrompt, Reading, read_answer
 from osd.bench.contenders import osd_contender
-from osd.bench.harness.options import JsonOption, TargetOption, TemperatureOption, TopPOption, sampling_of
-from osd.bench.harness.prompts import PromptFiles, Tokens, listed, tokens_by_set
+from osd.bench.harness.plan import Count, SampledPlan, TargetPlan, data_sets, facts_of
+from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
-from osd.bench.harness.watch import Watch, watching
-from osd.models.features.base import FeatureDraft
+from osd.bench.harness.watch import Watch
+from osd.drafters.scoring import distributions
+from osd.models.features.base import AHEAD, FeatureDraft
 from osd.models.features.files import load_feature_draft
-from osd.models.features.target import FeatureTarget
+from osd.models.features.target import FeatureTarget, read_features
 from osd.models.model import Model
 from osd.models.pair import Pair, load_model, row_limit
 from osd.models.target_only import load_alone
 from osd.models.vocabulary import check_vocabularies, load_tokenizer
 from storage.errors import BadInput
 from storage.sampling import GREEDY, Sampling
-from storage.settings import ServeSettings, Settings, load_settings
+from storage.settings import ServeSettings, Settings
 from storage.versions.feature_kinds import feature_kind
 
+AT_ONE = Sampling(1.0)
+"""The distributions themselves."""
+GAMMA = 4
+"""Tokens of a greedy chain."""
+Right = Callable[[int, int], bool]
+"""Whether a chain's token is right: by its number in the chain, from 0, and its place in the answer."""
 
-def command(
-    draft: Annotated[
-        list[str],
-        typer.Option(help="Drafts' folders, in order; of several families FAMILY/NUMBER.", metavar="DIR,…"),
-    ],
-    target: TargetOption = None,
-    prompts: PromptFiles = None,
-    count: Annotated[int, typer.Option(help="Prompts of each data set.", min=1)] = 12,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)] = 32,
-    temperature: TemperatureOption = 0.0,
-    top_p: TopPOption = 1.0,
-    out: Annotated[Path | None, typer.Option(help="Folder for a picture.", metavar="DIR")] = None,
-    json: JsonOption = False,
-) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptancePlan(SampledPlan, TargetPlan):
     """How often each of several drafts, versions of one say, is right on the target's own answers, by set of prompts.
 
     Examples: `python -m benchmarks acceptance --target ./target --draft ./v0,./v1 --prompts sql.jsonl,chat.jsonl`,
     `… --draft eagle/0,eagle/100,medusa/0,medusa/100` (a line a family over the answers that its drafts learned from)
     """
-    settings, drafts, sampling = load_settings(), listed(draft), sampling_of(temperature, top_p)
-    named = target or settings.serve.target
+
+    draft: tuple[str, ...]
+    """Drafts' folders, in order; of several families FAMILY/NUMBER."""
+    count: Count = 12
+    """Prompts of each data set."""
+    max_tokens: Count = 32
+    """Tokens of an answer at most."""
+    out: Path | None = None
+    """Folder for a picture."""
+
+
+def bench_acceptance(plan: AcceptancePlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Load the target and its drafts, and let them read. Raises PairError, BadInput."""
+    named, serve = plan.target or settings.serve.target, settings.serve
     if named is None:
         raise BadInput(reason="Whose answers? Name a target with --target, or serve.target in osd.toml.")
-    serve = settings.serve
     pair = load_alone(named, device=serve.device, dtype=serve.dtype, device_map=serve.device_map)
-    models = {name: _load(folder, pair, serve) for name, folder in zip(_names(drafts), drafts, strict=True)}
-    with watching() as watch:
-        sets = tokens_by_set(pair.tokenizer, prompts, count, row_limit(pair, serve) - max_tokens)
-        figures = bench_acceptance(pair, models, sets, settings, max_tokens, watch, sampling)
-    facts = {"target": pair.target.name, "drafts": drafts, "prompts": count, "max_new_tokens": max_tokens}
-    facts |= {"temperature": temperature, "top_p": top_p}
+    models = {name: _load(folder, pair, serve) for name, folder in zip(_names(plan.draft), plan.draft, strict=True)}
+    sets = data_sets(plan, pair.tokenizer, plan.count, row_limit(pair, serve) - plan.max_tokens)
+    figures = read_all(pair, models, sets, settings, plan.max_tokens, watch, plan.sampling)
+    facts = facts_of(plan, target=pair.target.name, gamma=GAMMA)
     tables = {f"{title}, by set of prompts": _rows(figures[name]) for name, title in TITLES.items()}
-    files = {"acceptance by draft": draw(figures, out)} if out and not watch.stopped else {}
-    raise typer.Exit(
-        BenchResult("acceptance", facts | {"gamma": GAMMA}, figures, tables, files, watch.stopped).show(as_json=json)
-    )
+    files = {"acceptance by draft": draw(figures, plan.out)} if plan.out and not watch.stopped else {}
+    return BenchResult("acceptance", facts, figures, tables, files, watch.stopped)
 
 
 def _load(folder: str, pair: Pair, serve: ServeSettings) -> Model | FeatureDraft:
@@ -98,7 +103,7 @@ Values = dict[str, dict[str, float]]
 """By set, by draft."""
 
 
-def bench_acceptance(
+def read_all(
     pair: Pair, drafts: Mapping[str, Model | FeatureDraft], sets: Mapping[str, Sequence[Tokens]], settings: Settings,
     max_new_tokens: int, watch: Watch, sampling: Sampling = GREEDY,
 ) -> dict[str, Any]:  # fmt: skip
@@ -172,3 +177,87 @@ def _lines(figures: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[s
     for name, (family, _) in families.items():
         lines.setdefault(family, []).append(name)
     return places, lines, "answers learned from"
+
+
+class AnsweredPrompt(NamedTuple):
+    """The target's answer to a prompt of a data set."""
+
+    data_set: str
+    prompt: Tokens
+    tokens: Tokens
+
+    def __str__(self) -> str:
+        return self.data_set
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a draft says of one answer."""
+
+    data_set: str
+    draft: str
+    positions: int
+    right: float
+    """Positions at which its likeliest token is the target's; of a feature draft the first token of a chain."""
+    overlap: float
+    """Σ min(p, q), summed over positions."""
+    emitted: int
+    """Tokens of the answer after its first, which the prefill brings."""
+    rounds: int
+    """Rounds that greedy chains of GAMMA tokens would take for them."""
+
+
+@torch.no_grad()
+def read_answer(
+    target: Model, drafts: Mapping[str, Model | FeatureDraft], answer: AnsweredPrompt, at: Sampling = AT_ONE
+) -> list[Reading]:
+    """Let every draft read one answer, whose tokens were drawn after warping as ``at`` says."""
+    text, count = [*answer.prompt, *target.start, *answer.tokens], len(answer.tokens)
+    p = distributions(target.decoder(1, len(text)), text, count, at)
+    said, found = torch.tensor(answer.tokens, device=p.device), []
+    shared, read = FeatureTarget(target.module), dict[tuple[int, ...], Tensor]()
+    for name, draft in drafts.items():
+        if isinstance(draft, FeatureDraft):
+            layers = draft.feature_layers(target.module)
+            if layers not in read:
+                read[layers] = read_features(target.module, torch.tensor([text], device=p.device), layers)[0]
+            said_by = _feature_distributions(shared, draft, read[layers], text, count)
+            begin = 1  # a feature draft begins after the first token
+        else:
+            own = distributions(draft.decoder(1, len(text)), text, count, at, p.shape[1]).to(p.device)
+            said_by, begin = [own] * GAMMA, 0
+        first, theirs = said_by[0][begin:], p[begin:]
+        right = torch.stack([each.argmax(-1) == said for each in said_by]).tolist()
+        overlap = torch.minimum(theirs, first).sum()
+        rounds = rounds_of(lambda step, place, right=right: right[step][place], count, len(right))  # type: ignore[misc]
+        found.append(
+            Reading(answer.data_set, name, len(first), float(sum(right[0][begin:])), float(overlap), count - 1, rounds)
+        )
+    return found
+
+
+def rounds_of(right: Right, count: int, gamma: int) -> int:
+    """Return the rounds of an answer of ``count`` tokens, of which the prefill brings the first: each brings the tokens
+    of a chain up to the first that is not right, and the target's own."""
+    place, rounds = 1, 0
+    while place < count:
+        accepted = 0
+        while accepted < min(gamma, count - place - 1) and right(accepted, place + accepted):
+            accepted += 1
+        place, rounds = place + accepted + 1, rounds + 1
+    return rounds
+
+
+def _feature_distributions(
+    target: FeatureTarget, draft: FeatureDraft, features: Tensor, text: list[int], count: int
+) -> list[Tensor]:
+    """Return the distributions (count, V) of each step of chains at the places of an answer; zeros before the text's
+    beginning."""
+    tokens = torch.tensor([text], device=target.head.weight.device)
+    prompt, found = len(text) - count, []
+    for step, each in enumerate(draft.unroll(features, tokens, target.embed, target.head, GAMMA)):
+        q = draft.whole(each.logits[0].float()).softmax(-1)
+        begin = max(0, prompt - AHEAD - step)
+        own = q[begin : len(text) - AHEAD - step]  # column t speaks of place t + AHEAD + step
+        found.append(torch.cat([own.new_zeros(count - len(own), own.shape[1]), own])[-count:])
+    return found

@@ -1,4 +1,4 @@
-"""`benchmarks drafts`: does choosing among drafts pay? Each draft alone, and the router's choice, on the same prompts.
+"""Does choosing among drafts pay? Each draft alone, and the router's choice, on the same prompts.
 
 One engine holds all drafts. Every prompt is decoded by every contender, in an order drawn for each, one request at a
 time, so that what else the machine does falls on all alike; finished texts are scored between requests, as in idle
@@ -16,9 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from osd.bench.harness.prompts import Tokens, tokens_by_set
+from annotated_types import Ge
+
+from osd.bench.harness.plan import Count, SampledPlan, TargetPlan, data_sets, facts_of
+from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all, median_error
 from osd.bench.harness.watch import Watch
@@ -120,31 +123,52 @@ def require_several(drafts: Sequence[str]) -> None:
         raise BadSetting(source="option", key="draft", reason=reason)
 
 
-def bench_drafts(
-    settings: Settings, watch: Watch, *, target: str | None, drafts: Sequence[str], prompts: Sequence[str] | None,
-    requests: int, warm_up: int, max_new_tokens: int, seed: int, sampling: Sampling = GREEDY,
-) -> BenchResult:  # fmt: skip
-    """Measure ``requests`` prompts of each file, after ``warm_up`` others that only teach the router.
+@dataclass(frozen=True, kw_only=True)
+class DraftsPlan(SampledPlan, TargetPlan):
+    """Choosing among drafts of different size against each of them alone. Each file of prompts is a route.
+
+    Every prompt is decoded with each draft and with the router's choice, in turn. `mischosen` is the share of prompts
+    on which another draft would, in hindsight, have been faster by more than 2 %. `auto_vs_best` is the choice's speed
+    ÷ that of the better draft; `choices_vs_best` the same with the seconds that the chosen drafts took alone, free of
+    what differs between two decodings of one prompt; `choosing` what that leaves, a prompt's speed with choosing ÷
+    without, in the median.
+
+    Example: `python -m benchmarks drafts --target ./target --draft ./small,./large --prompts sql.jsonl --json`
+    """
+
+    draft: tuple[str, ...]
+    """Drafts' folders, two or more."""
+    requests: Count = 60
+    """Prompts of each file that are timed."""
+    warm_up: Annotated[int, Ge(0)] = 25
+    """Further prompts of each file that only teach the router."""
+    max_tokens: Count = 64
+    """Tokens of an answer at most."""
+    seed: int = 0
+    """Which prompts are drawn."""
+
+
+def bench_drafts(plan: DraftsPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Measure prompts of each file, after others that only teach the router.
 
     Raises PairError, StoreError, BadSetting, BadInput for a file none of whose prompts fits.
     """
-    require_several(drafts)
-    pair = choose_pair(settings.serve, target, drafts[0]).load(settings.serve)
-    longest = row_limit(pair, settings.serve) - max_new_tokens
-    sets = tokens_by_set(pair.tokenizer, prompts, warm_up + requests, longest, seed=seed)
-    facts = {"target": pair.target.name, "drafts": drafts, "warm_up": warm_up, "max_new_tokens": max_new_tokens}
-    facts |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    require_several(plan.draft)
+    pair = choose_pair(settings.serve, plan.target, plan.draft[0]).load(settings.serve)
+    longest = row_limit(pair, settings.serve) - plan.max_tokens
+    sets = data_sets(plan, pair.tokenizer, plan.warm_up + plan.requests, longest, seed=plan.seed)
     with TemporaryDirectory(prefix="osd-bench-") as folder:
         storage = {"directory": Path(folder), "url": None}
         own = settings.changed(storage=storage, serve={"max_batch": 1, "record": "off"})
         with open_store(own) as store:
-            names = _register(store, pair, drafts, list(sets))
+            names = _register(store, pair, plan.draft, list(sets))
             with serving(pair, own, store) as engine:
                 _wait_for(engine, names)
-                bench = DraftsRun(engine, names, max_new_tokens, sampling)
-                _run(bench, sets, warm_up, watch)
+                bench = DraftsRun(engine, names, plan.max_tokens, plan.sampling)
+                _run(bench, sets, plan.warm_up, watch)
                 figures = _summary(bench, settings.gamma.max) if bench.results else {}
     tables = {"Tokens a second": _rows(figures)} if figures else {}
+    facts = facts_of(plan, target=pair.target.name)
     return BenchResult("drafts", facts, figures, tables, interrupted=watch.stopped)
 
 

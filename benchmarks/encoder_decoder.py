@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-import typer
-from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedTokenizerBase, T5Config
 
-from osd.bench.harness.options import JsonOption
-from osd.bench.harness.watch import note
-from osd.bench.online import result_of, run_bench_online
+from osd.bench.harness.plan import Count
+from osd.bench.harness.report import BenchResult
+from osd.bench.harness.watch import Watch, note
+from osd.bench.online import result_of, serve_segments
+from osd.bench.plans import OnlinePlan
 from osd.demo.runner.source import Segment
 from osd.models.vocabulary import load_tokenizer
 from osd.prompts import Prompt, read_prompts
 from osd.server.start import SHIPPED
 from storage.errors import BadPromptFile
-from storage.settings import load_settings
+from storage.settings import Settings
 
 BATCH, RATE, WARM = 16, 3e-3, 20
 """Answers of a step, AdamW's learning rate, and steps until it is reached."""
@@ -47,41 +48,53 @@ Example = tuple[list[int], list[int]]
 """A question's tokens, and its answer's with the end token."""
 
 
-def command(
-    prompts: Annotated[Path, typer.Option(help='JSON lines, each with a "prompt" and its "response".', metavar="FILE")],
-    out: Annotated[Path, typer.Option(help="Folder for both models and what comes of them.", metavar="DIR")],
-    requests: Annotated[int, typer.Option(help="Questions served; none was trained on.", min=1)] = 200,
-    steps: Annotated[int, typer.Option(help=f"Steps of the target, {BATCH} answers each.", min=1)] = 400,
-    draft_steps: Annotated[int, typer.Option(help="Steps of the draft.", min=1)] = 40,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)] = 64,
-    seed: Annotated[int, typer.Option(help="Of the weights, and of which questions are served.")] = 0,
-    json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderPlan:
     """Train a small T5 pair on questions and answers, and compare a draft that learns online with a frozen one.
 
     Example: `python -m benchmarks encoder-decoder --prompts wikisql.jsonl.gz --out out/t5`
     """
-    settings = load_settings()
-    told = [each for each in read_prompts(prompts) if isinstance(each, Prompt) and each.fields.get("response")]
-    if len(told) <= requests:
-        raise BadPromptFile(path=prompts, reason=f"it has {len(told)} prompts with a response, no more than are served")
-    random.Random(seed).shuffle(told)
+
+    prompts: Path
+    """JSON lines, each with a "prompt" and its "response"."""
+    out: Path
+    """Folder for both models and what comes of them."""
+    requests: Count = 200
+    """Questions served; none was trained on."""
+    steps: Count = 400
+    """Steps of the target, 16 answers each."""
+    draft_steps: Count = 40
+    """Steps of the draft."""
+    max_tokens: Count = 64
+    """Tokens of an answer at most."""
+    seed: int = 0
+    """Of the weights, and of which questions are served."""
+
+
+def bench_encoder_decoder(plan: EncoderDecoderPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Make the pair, and serve with it. Raises BadPromptFile, TrainingFailed."""
+    told = [each for each in read_prompts(plan.prompts) if isinstance(each, Prompt) and each.fields.get("response")]
+    if len(told) <= plan.requests:
+        reason = f"it has {len(told)} prompts with a response, no more than are served"
+        raise BadPromptFile(path=plan.prompts, reason=reason)
+    random.Random(plan.seed).shuffle(told)
     tokenizer = make_tokenizer()
-    examples = [example(tokenizer, each) for each in told[requests:]]
-    for name, shape, count in (("target", TARGET, steps), ("draft", DRAFT, draft_steps)):
-        if (out / name).is_dir():
+    examples = [example(tokenizer, each) for each in told[plan.requests :]]
+    for name, shape, count in (("target", TARGET, plan.steps), ("draft", DRAFT, plan.draft_steps)):
+        if (plan.out / name).is_dir():
             continue  # a run that was stopped goes on
         note(f"training the {name}: {count} steps")
-        model = make_model(shape, tokenizer, seed)
-        train(model, examples, count, seed, lambda step, loss: note(f"  step {step}: loss {loss:.3f}"))
-        model.save_pretrained(out / name)
-        tokenizer.save_pretrained(out / name)
-    segment = Segment(prompts.name.split(".")[0], tuple(each.text for each in told[:requests]))
-    results = run_bench_online(
-        settings, target=str(out / "target"), draft=str(out / "draft"), segments=[segment], out=out / "online",
-        console=Console(stderr=True), max_new_tokens=max_tokens, offline=False, drafter="causal",
+        model = make_model(shape, tokenizer, plan.seed)
+        train(model, examples, count, plan.seed, lambda step, loss: note(f"  step {step}: loss {loss:.3f}"))
+        model.save_pretrained(plan.out / name)
+        tokenizer.save_pretrained(plan.out / name)
+    segment = Segment(plan.prompts.name.split(".")[0], tuple(each.text for each in told[: plan.requests]))
+    online = OnlinePlan(
+        target=str(plan.out / "target"), draft=str(plan.out / "draft"), max_tokens=plan.max_tokens, offline=False,
+        drafter="causal",
     )  # fmt: skip
-    raise typer.Exit(result_of(results, out / "online").show(as_json=json))
+    out = plan.out / "online"
+    return result_of(serve_segments(online, settings, [segment], out), out)
 
 
 def make_tokenizer() -> PreTrainedTokenizerBase:

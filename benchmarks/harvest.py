@@ -12,6 +12,7 @@ import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,22 +20,21 @@ from threading import Thread
 from typing import Annotated, Any, NamedTuple
 
 import psutil
-import typer
+from annotated_types import Ge
 
 from benchmarks.servers import Up
 from benchmarks.vllm.server import PLUGIN, WORKER, plugin_variables, speculation, vllm_process
-from osd.bench.harness.options import DraftOption, JsonOption, TargetOption
-from osd.bench.harness.prompts import PromptFiles
+from osd.bench.harness.plan import Count, PairPlan, facts_of
 from osd.bench.harness.report import BenchResult
-from osd.bench.harness.turns import measure_all, ratio_of_turns, shifted
-from osd.bench.harness.watch import Watch, watching
+from osd.bench.harness.turns import measure_all, ratio_of_turns, turns_of
+from osd.bench.harness.watch import Watch
 from osd.bench.serve.client import Address
 from osd.bench.serve.load import Load, closed_load, together
 from osd.bench.serve.process import EXACT, awake, signal_group
 from osd.bench.serve.requests import ServeJob, jobs_of, prompts_that_fit, shuffled_jobs
 from osd.server.start import choose_pair
 from storage.errors import StoreError
-from storage.settings import load_settings
+from storage.settings import Settings
 
 TOKEN = "thrown away by the collector"
 WITHOUT, HARVESTED, AGAIN = "without", "harvested", "without again"
@@ -52,52 +52,42 @@ class ArmLoad(NamedTuple):
     """What all of vLLM's processes used."""
 
 
-class HarvestTurn(NamedTuple):
-    """One arm's part of a turn."""
-
-    turn: int
-    arm: str
-
-    def __str__(self) -> str:
-        return f"{self.arm}, turn {self.turn + 1}"
-
-
-def command(
-    vllm: Annotated[Path, typer.Option(help="Python of an environment that has vLLM and osd's plugin.")],
-    target: TargetOption = None,
-    draft: DraftOption = None,
-    prompts: PromptFiles = None,
-    clients: Annotated[int, typer.Option(help="Clients at a time.", min=1)] = 8,
-    turns: Annotated[int, typer.Option(help="Turns of each arm.", min=2)] = 8,
-    seconds: Annotated[float, typer.Option(help="Seconds of an arm in a turn.", min=0.1)] = 8.0,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most; half so many at least.", min=2)] = 64,
-    positions: Annotated[
-        int, typer.Option(help="Positions a second that are harvested at most (OSD_VLLM_POSITIONS); 0: all.", min=0)
-    ] = 100,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class HarvestPlan(PairPlan):
     """Times to the first token, per token, and tokens a second of a vLLM with and without osd's harvest, in turns.
 
     Example: `python -m benchmarks harvest --vllm .venv-vllm/bin/python --json`
     """
-    settings = load_settings()
-    pair = choose_pair(settings.serve, target, draft).load(settings.serve)
-    jobs = shuffled_jobs(prompts_that_fit(pair, settings.serve, prompts, max_tokens), max_tokens)
-    with watching() as watch, ExitStack() as stack:
+
+    vllm: Path
+    """Python of an environment that has vLLM and osd's plugin."""
+    clients: Count = 8
+    """Clients at a time."""
+    turns: Annotated[int, Ge(2)] = 8
+    """Turns of each arm."""
+    seconds: Annotated[float, Ge(0.1)] = 8.0
+    """Seconds of an arm in a turn."""
+    max_tokens: Annotated[int, Ge(2)] = 64
+    """Tokens of an answer at most; half so many at least."""
+    positions: Annotated[int, Ge(0)] = 100
+    """Positions a second that are harvested at most (OSD_VLLM_POSITIONS); 0: all."""
+
+
+def bench_harvest(plan: HarvestPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Start both vLLMs, and load them in turns."""
+    pair = choose_pair(settings.serve, plan.target, plan.draft).load(settings.serve)
+    jobs = shuffled_jobs(prompts_that_fit(plan, pair, settings.serve), plan.max_tokens)
+    with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-harvest-")))
         taken = stack.enter_context(collecting())
         watch.at("starting two vLLMs")
-        told = plugin_variables(folder, TOKEN, taken.url) | {"OSD_VLLM_POSITIONS": str(positions)}
-        up = start(stack, vllm, Path(pair.target.name), Path(pair.draft.name), folder, told)
-        loads = measure(up, jobs, clients, turns, seconds, watch)
+        told = plugin_variables(folder, TOKEN, taken.url) | {"OSD_VLLM_POSITIONS": str(plan.positions)}
+        up = start(stack, plan.vllm, Path(pair.target.name), Path(pair.draft.name), folder, told)
+        loads = measure(plan, up, jobs, watch)
     figures = figures_of(loads) | {"collected": taken.answers}
     rows = [{"arm": arm} | dict(line) for arm, line in figures["arms"].items()]
-    facts = {
-        "target": pair.target.name, "draft": pair.draft.name, "clients": clients, "turns": turns, "seconds": seconds,
-        "max_tokens": max_tokens, "positions": positions,
-    }  # fmt: skip
-    result = BenchResult("harvest", facts, figures, {"With and without": rows}, interrupted=watch.stopped)
-    raise typer.Exit(result.show(as_json=as_json))
+    facts = facts_of(plan, target=pair.target.name, draft=pair.draft.name)
+    return BenchResult("harvest", facts, figures, {"With and without": rows}, interrupted=watch.stopped)
 
 
 def start(
@@ -117,7 +107,7 @@ def start(
 
 
 def measure(
-    up: dict[str, Up], jobs: Sequence[ServeJob], clients: int, turns: int, seconds: float, watch: Watch
+    plan: HarvestPlan, up: dict[str, Up], jobs: Sequence[ServeJob], watch: Watch
 ) -> dict[str, list[ArmLoad]]:
     """Return what came of each arm, turn by turn, after each vLLM was warmed up. Raises StoreError for one that does
     not answer."""
@@ -128,14 +118,14 @@ def measure(
         address = Address(server.address.url, EXACT)
         with awake(server.process):
             before = cpu_seconds(server.process.pid)
-            one = closed_load(address, jobs_of(jobs, turn), clients, lasting)
+            one = closed_load(address, jobs_of(jobs, turn), plan.clients, lasting)
             return ArmLoad(one, cpu_seconds(server.process.pid) - before)
 
     for arm in (WITHOUT, HARVESTED):
         if errors := load(arm, 0, WARM_SECONDS).load.errors:
             raise StoreError(reason=f"vLLM does not answer: {errors[0]}")
-    order = [HarvestTurn(turn, arm) for turn in range(turns) for arm in shifted(list(ARMS), turn)]
-    measure_all(order, lambda job: found[job.arm].append(load(job.arm, job.turn, seconds)), watch)
+    turns = turns_of(list(ARMS), plan.turns)
+    measure_all(turns, lambda job: found[job.arm].append(load(job.arm, job.turn, plan.seconds)), watch)
     return found
 
 

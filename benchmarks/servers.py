@@ -23,13 +23,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
 
-import typer
+from annotated_types import Ge
 
-from osd.bench.harness.options import ClientsOption, DraftOption, JsonOption, SecondsOption, TargetOption
-from osd.bench.harness.prompts import PromptFiles, numbers
+from osd.bench.harness.plan import Count, PairPlan, facts_of
 from osd.bench.harness.report import BenchResult
-from osd.bench.harness.turns import measure_all, shifted
-from osd.bench.harness.watch import Watch, note, watching
+from osd.bench.harness.turns import Turn, measure_all, turns_of
+from osd.bench.harness.watch import Watch, note
 from osd.bench.serve.bench import SERVERS, WARM_SECONDS
 from osd.bench.serve.client import Address
 from osd.bench.serve.load import Load, closed_load, together
@@ -39,7 +38,7 @@ from osd.bench.serve.result import MAIN
 from osd.models.pair import Pair
 from osd.server.start import choose_pair
 from storage.errors import StoreError
-from storage.settings import Settings, load_settings
+from storage.settings import Settings
 
 TURNS = 3
 """Into so many parts the seconds of a server are divided."""
@@ -53,18 +52,8 @@ KV_GIB = "1"
 OWN: dict[str, dict[str, Any]] = {"osd": SERVERS[MAIN], "osd off": {"rule": "fixed", "initial": 0}}
 
 
-def command(
-    target: TargetOption = None,
-    draft: DraftOption = None,
-    prompts: PromptFiles = None,
-    concurrency: ClientsOption = None,
-    seconds: SecondsOption = 6.0,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of every answer.", min=2)] = 64,
-    vllm: Annotated[
-        Path | None, typer.Option(help="Python of an environment that has vLLM; without it vLLM is left out.")
-    ] = None,
-    json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ServersPlan(PairPlan):
     """Tokens a second of osd's server beside `transformers serve` and vLLM: same prompts, same run, in turns.
 
     transformers serves one at a time, with its continuous batching, and with look-up in the prompt, the only
@@ -72,62 +61,50 @@ def command(
 
     Example: `python -m benchmarks servers --vllm /opt/vllm/bin/python --json`
     """
-    settings = load_settings()
-    levels = numbers(concurrency or ["1,8"], "--concurrency", int, 1)
-    pair = choose_pair(settings.serve, target, draft).load(settings.serve)
-    texts = prompts_that_fit(pair, settings.serve, prompts, max_tokens)
-    jobs = shuffled_jobs(texts, max_tokens, max_tokens)  # transformers serve knows one length
-    others = transformers_ways(pair, max_tokens) + (vllm_ways(pair, vllm, settings.serve.max_batch) if vllm else [])
-    with watching() as watch:
-        figures = bench_servers(pair, settings, others, jobs, levels, seconds, watch)
-    rows = [
-        {"server": name} | {f"{level} at a time, tok/s": each["tokens_per_s"] for level, each in line.items()}
-        for name, line in figures["servers"].items()
-    ]
-    for name, why in figures["not_running"].items():
-        note(f"{name}: {why}")
-    facts = {"target": pair.target.name, "draft": pair.draft.name, "seconds": seconds, "max_tokens": max_tokens}
-    result = BenchResult("servers", facts, figures, {"Tokens a second": rows}, interrupted=watch.stopped)
-    raise typer.Exit(result.show(as_json=json))
+
+    concurrency: tuple[Count, ...] = (1, 8)
+    """Clients at a time."""
+    seconds: Annotated[float, Ge(0.1)] = 6.0
+    """Seconds of each server at each level."""
+    max_tokens: Annotated[int, Ge(2)] = 64
+    """Tokens of every answer."""
+    vllm: Path | None = None
+    """Python of an environment that has vLLM; without it vLLM is left out."""
 
 
-class ServersTurn(NamedTuple):
-    """A server's turn with so many clients."""
-
-    clients: int
-    turn: int
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name}, {self.clients} at a time, turn {self.turn + 1} of {TURNS}"
-
-
-def bench_servers(
-    pair: Pair, settings: Settings, others: Sequence[Other], jobs: Sequence[ServeJob], levels: Sequence[int],
-    seconds: float, watch: Watch,
-) -> dict[str, Any]:  # fmt: skip
-    """Return tokens a second by server and clients; what did not start."""
+def bench_servers(plan: ServersPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Measure tokens a second by server and clients; tell what did not start."""
+    pair = choose_pair(settings.serve, plan.target, plan.draft).load(settings.serve)
+    texts, most = prompts_that_fit(plan, pair, settings.serve), plan.max_tokens
+    jobs = shuffled_jobs(texts, most, most)  # transformers serve knows one length
+    others = transformers_ways(pair, most)
+    others += vllm_ways(pair, plan.vllm, settings.serve.max_batch) if plan.vllm else []
     found: dict[str, dict[int, list[Load]]] = {}
     with ExitStack() as stack:
         up, wrong = _start(stack, pair, settings, others, watch)
         for name, one in list(up.items()):
             watch.at(f"warming up {name}")
-            load = _load(one, jobs_of(jobs, 0), max(levels), WARM_SECONDS)
+            load = _load(one, jobs_of(jobs, 0), max(plan.concurrency), WARM_SECONDS)
             if load.errors:
                 wrong[name] = load.errors[0]
                 del up[name]
 
-        def measure(job: ServersTurn) -> None:
-            load = _load(up[job.name], jobs_of(jobs, job.turn), job.clients, seconds / TURNS)
-            found.setdefault(job.name, {}).setdefault(job.clients, []).append(load)
+        def measure(job: Turn) -> None:
+            load = _load(up[job.arm], jobs_of(jobs, job.turn), job.clients, plan.seconds / TURNS)
+            found.setdefault(job.arm, {}).setdefault(job.clients, []).append(load)
 
-        turns = [
-            ServersTurn(n, turn, name) for n in levels for turn in range(TURNS) for name in shifted(list(up), turn)
-        ]
-        measure_all(turns, measure, watch)
+        measure_all([turn for level in plan.concurrency for turn in turns_of(list(up), TURNS, level)], measure, watch)
     lines = {name: {str(n): _line(together(loads)) for n, loads in own.items()} for name, own in found.items()}
     speculating = ["osd", *(other.name for other in others if other.speculates and other.name in up)]
-    return {"servers": lines, "speculating": speculating, "not_running": wrong, "turns": TURNS, "seconds": seconds}
+    figures = {"servers": lines, "speculating": speculating, "not_running": wrong, "turns": TURNS}
+    rows = [
+        {"server": name} | {f"{level} at a time, tok/s": each["tokens_per_s"] for level, each in line.items()}
+        for name, line in lines.items()
+    ]
+    for name, why in wrong.items():
+        note(f"{name}: {why}")
+    facts = facts_of(plan, target=pair.target.name, draft=pair.draft.name)
+    return BenchResult("servers", facts, figures, {"Tokens a second": rows}, interrupted=watch.stopped)
 
 
 def _load(up: Server | Up, jobs: Iterator[ServeJob], clients: int, seconds: float) -> Load:

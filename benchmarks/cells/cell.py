@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product, zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from benchmarks.cells.ablations import ABLATIONS, WHOLE
 from benchmarks.gamma.costs import CostTable
@@ -75,20 +75,30 @@ class CellMeasured:
     """Microseconds of processor time a decision on one row."""
 
 
+class Replayed(Protocol):
+    """How cells are replayed: requests of each, the standard deviation of a timing's logarithm, a seed."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def noise(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+
+
 class CellReplay:
     """The cells of some recordings and tables, and how one is replayed."""
 
     def __init__(
-        self, settings: Settings, recordings: Mapping[str, Recording], tables: Sequence[CostTable], count: int,
-        noise: float, seed: int,
-    ) -> None:  # fmt: skip
-        """``recordings``: by the pair's name; ``count``: requests of a cell; ``noise``: standard deviation of a
-        timing's logarithm. Raises BadSetting where a recording holds fewer texts."""
-        self._settings, self._recordings, self._noise, self._seed = settings, recordings, noise, seed
+        self, settings: Settings, recordings: Mapping[str, Recording], tables: Sequence[CostTable], replayed: Replayed
+    ) -> None:
+        """``recordings``: by the pair's name. Raises BadSetting where a recording holds fewer texts."""
+        self._settings, self._recordings = settings, recordings
+        self._noise, self._seed = replayed.noise, replayed.seed
         self._tables = {table.name: table for table in tables}
         self.depth = min(recording.depth for recording in recordings.values())
         self._texts = {
-            (name, warm): _mixed(name, recording, warm, count)
+            (name, warm): _mixed(name, recording, warm, replayed.count)
             for name, recording in recordings.items()
             for warm in sorted({text.temperature for text in recording.traces})
         }

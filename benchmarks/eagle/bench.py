@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from annotated_types import Ge
 
 from benchmarks.eagle.arms import ALONE, ARMS, EAGLE_2, FIXED, NODES, DepthCell, DepthRun, jobs_of
 from benchmarks.eagle.learn import trained_eagle
@@ -15,59 +15,19 @@ from benchmarks.eagle.told import ToldTexts
 from benchmarks.figures import ratio_of_sums
 from benchmarks.gamma.costs import find_costs
 from osd.bench.harness.folder import RunFolder
-from osd.bench.harness.options import JsonOption, TargetOption
-from osd.bench.harness.prompts import PromptFiles, listed, tokens_by_set
+from osd.bench.harness.plan import Count, TargetPlan, data_sets, facts_of
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
-from osd.bench.harness.watch import Watch, watching
+from osd.bench.harness.watch import Watch
 from osd.models.features.decoder import load_feature_model
 from osd.models.pair import Pair, row_limit
 from osd.server.start import choose_pair
-from storage.settings import Settings, load_settings
+from storage.settings import Settings
 
 LOG = "arms.jsonl"
 Tables = dict[str, list[dict[str, Any]]]
-COSTS = ("a100-c013", "a100-c008")
-"""Profiles by which time is told: an A100 with a 7B and a 33B target, whose drafts cost about what an EAGLE layer
-does."""
-
-
-@dataclass(frozen=True, slots=True)
-class EaglePlan:
-    """What is learned, decoded and told."""
-
-    prompts: Sequence[str]
-    """Files; none: the prompts that ship with osd."""
-    learn: int
-    """Answers of each data set to learn from."""
-    count: int
-    """Prompts of each data set that are measured."""
-    warm: int
-    """Prompts of each data set before them."""
-    new_tokens: int
-    costs: Sequence[str] = COSTS
-    nodes: int = NODES
-    seed: int = 0
-
-    def facts(self, pair: Pair) -> dict[str, Any]:
-        """Return the plan of a run's folder."""
-        names = ("learn", "count", "warm", "new_tokens", "nodes", "seed")
-        own = {name: getattr(self, name) for name in names}
-        return {"target": pair.target.name, "prompts": listed(self.prompts), **own, "costs": list(self.costs)}
-
-
-def command(
-    out: Annotated[Path, typer.Option(help="Folder; a stopped run goes on in it.", metavar="DIR")],
-    target: TargetOption = None,
-    prompts: PromptFiles = None,
-    learn: Annotated[int, typer.Option(help="Answers of each data set to learn from.", min=8)] = 200,
-    count: Annotated[int, typer.Option(help="Prompts of each data set that are measured.", min=2)] = 24,
-    warm: Annotated[int, typer.Option(help="Prompts of each data set before them, not counted.", min=0)] = 6,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=2)] = 48,
-    costs: Annotated[list[str] | None, typer.Option(help="Profiles of costs.", metavar="NAME,…")] = None,
-    nodes: Annotated[int, typer.Option(help="Nodes of a tree at most.", min=1)] = NODES,
-    json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class EaglePlan(TargetPlan):
     """EAGLE-2's trees at fixed depths and at depths that a rule sets, by told time.
 
     An EAGLE draft of random weights learns from the target's answers first. Time is that of a table of costs: a draft
@@ -75,33 +35,53 @@ def command(
 
     Example: `python -m benchmarks eagle --prompts gsm8k.jsonl,wikisql.jsonl --out out/eagle`
     """
-    settings = load_settings()
-    pair = choose_pair(settings.serve, target, drafter="lookup").load(settings.serve)  # its draft is yet to come
-    told = tuple(listed(costs)) or COSTS
-    plan = EaglePlan(prompts or (), learn, count, warm, max_tokens, told, nodes)
-    with watching(out) as watch:
-        cells = decode_all(pair, settings, plan, out, watch)
-    facts, stopped = plan.facts(pair), watch.stopped
-    speeds, details = ({}, {}) if stopped else tables_of(cells, told)
-    figures = {} if stopped else figures_of(cells, told)
-    raise typer.Exit(BenchResult("eagle", facts, figures, speeds | details, interrupted=stopped).show(as_json=json))
+
+    out: Path
+    """Folder; a stopped run goes on in it."""
+    learn: Annotated[int, Ge(8)] = 200
+    """Answers of each data set to learn from."""
+    count: Annotated[int, Ge(2)] = 24
+    """Prompts of each data set that are measured."""
+    warm: Annotated[int, Ge(0)] = 6
+    """Prompts of each data set before them, not counted: a rule learns from them what passes cost and what drafts are
+    worth."""
+    max_tokens: Annotated[int, Ge(2)] = 48
+    """Tokens of an answer at most."""
+    costs: tuple[str, ...] = ("a100-c013", "a100-c008")
+    """Profiles by which time is told: an A100 with a 7B and a 33B target, whose drafts cost about what an EAGLE layer
+    does."""
+    nodes: Count = NODES
+    """Nodes of a tree at most."""
+    seed: int = 0
+    """Which prompts are drawn."""
 
 
-def decode_all(pair: Pair, settings: Settings, plan: EaglePlan, out: Path, watch: Watch) -> list[DepthCell]:
-    """Train a draft, then run every arm that ``out`` does not hold yet; fewer where Ctrl-C ended it.
+def bench_eagle(plan: EaglePlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Decode with every arm, and tell the time."""
+    pair = choose_pair(settings.serve, plan.target, drafter="lookup").load(settings.serve)  # its draft is yet to come
+    cells = decode_all(plan, pair, settings, watch)
+    facts, stopped = facts_of(plan, target=pair.target.name), watch.stopped
+    if stopped:
+        return BenchResult("eagle", facts, {}, interrupted=True)
+    speeds, details = tables_of(cells, plan.costs)
+    return BenchResult("eagle", facts, figures_of(cells, plan.costs), speeds | details)
 
-    Raises BadSetting where ``out`` holds a run of another plan, BadBenchFile for costs that there are not,
-    TrainingFailed, StoreError.
+
+def decode_all(plan: EaglePlan, pair: Pair, settings: Settings, watch: Watch) -> list[DepthCell]:
+    """Train a draft, then run every arm that the folder does not hold yet; fewer where Ctrl-C ended it.
+
+    Raises BadSetting where it holds a run of another plan, BadBenchFile for costs that there are not, TrainingFailed,
+    StoreError.
     """
     for name in plan.costs:
         find_costs(name)
-    folder = RunFolder(out, plan.facts(pair), LOG, DepthCell)
-    longest, first = row_limit(pair, settings.serve) - plan.new_tokens, plan.warm + plan.count
-    drawn = tokens_by_set(pair.tokenizer, plan.prompts, first + plan.learn, longest, seed=plan.seed)
+    folder = RunFolder(plan.out, facts_of(plan, target=pair.target.name), LOG, DepthCell)
+    longest, first = row_limit(pair, settings.serve) - plan.max_tokens, plan.warm + plan.count
+    drawn = data_sets(plan, pair.tokenizer, first + plan.learn, longest, seed=plan.seed)
     others = [text for some in drawn.values() for text in some[first:]]
-    draft = load_feature_model(trained_eagle(pair, settings, others, plan.new_tokens, out, watch), pair.target)
+    draft = load_feature_model(trained_eagle(pair, settings, others, plan.max_tokens, plan.out, watch), pair.target)
     measured = {name: some[:first] for name, some in drawn.items()}
-    run = DepthRun(replace(pair, draft=draft), settings, measured, plan.new_tokens, plan.warm, plan.nodes)
+    run = DepthRun(replace(pair, draft=draft), settings, measured, plan.max_tokens, plan.warm, plan.nodes)
     return measure_all(jobs_of(plan.costs), run.measure, watch, folder=folder, job_of=lambda cell: cell.job)
 
 

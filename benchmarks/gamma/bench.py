@@ -17,14 +17,15 @@ from typing import Any
 from benchmarks.gamma.contest import Contest, digest
 from benchmarks.gamma.costs import costs_of_engine, find_costs, profiles, save_costs
 from benchmarks.gamma.measured import GammaMeasured
-from benchmarks.gamma.plan import Entrant, GammaPlan
+from benchmarks.gamma.plan import Contested, Entrant, GammaPlan
 from benchmarks.gamma.record import record_file
 from benchmarks.gamma.replay import Replay, plan_of
 from benchmarks.gamma.result import Results
 from benchmarks.gamma.rounds import Recording, read_recording
 from osd.bench.contenders import Tokens
 from osd.bench.harness.folder import RunFolder
-from osd.bench.harness.prompts import listed, name_of, tokens_by_set
+from osd.bench.harness.plan import data_sets, new_folder
+from osd.bench.harness.prompts import name_of
 from osd.bench.harness.report import BenchResult, save_json
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
@@ -40,34 +41,29 @@ ROUNDS, COSTS, BENCH, MEASURED = "rounds.parquet", "costs.json", "bench.json", "
 SOURCE = "timed by python -m benchmarks gamma"
 
 
-def measure(
-    settings: Settings, plan: GammaPlan, names: tuple[str | None, str | None], prompts: Sequence[str] | None,
-    seed: int, out: Path, watch: Watch, *, insist: bool,
-) -> BenchResult:  # fmt: skip
-    """Load the pair, draw as many prompts as the plan needs, measure. Raises what :func:`bench_gamma` raises."""
-    chosen = choose_pair(settings.serve, *names)
-    sets = tuple(name_of(Path(path)) for path in listed(prompts)) or tuple(DOMAINS)
-    plan = replace(plan, target=chosen.target, draft=chosen.draft, data_sets=sets)
-    pair = chosen.load(settings.serve)
+def bench_gamma(plan: GammaPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Load the pair, draw as many prompts as the plan needs, measure; or replay a recording. Raises BadSetting,
+    StoreWriteFailed, and what serving raises."""
+    settings = settings if plan.threads is None else settings.changed(serve={"threads": plan.threads})
+    contested, out = Contested.of(plan, settings.gamma), plan.out or new_folder("bench-gamma")
+    if plan.simulate:
+        return simulate_gamma(plan, contested, settings, out, watch)
+    names = choose_pair(settings.serve, plan.target, plan.draft)
+    sets = tuple(name_of(Path(path)) for path in plan.prompts) or tuple(DOMAINS)
+    contested = replace(contested, target=names.target, draft=names.draft, data_sets=sets)
+    pair = names.load(settings.serve)
     longest = row_limit(pair, settings.serve) - plan.max_tokens
-    tokens = tokens_by_set(pair.tokenizer, prompts, plan.prompts_needed(), longest, seed=seed)
-    return bench_gamma(pair, settings, plan, tokens, out, watch, insist=insist)
+    tokens = data_sets(plan, pair.tokenizer, contested.prompts_needed(), longest, seed=plan.seed)
+    return measure_gamma(contested, pair, tokens, settings, out, watch, insist=plan.insists)
 
 
-def bench_gamma(
-    pair: Pair,
-    settings: Settings,
-    plan: GammaPlan,
-    prompts: Mapping[str, Sequence[Tokens]],
-    out: Path,
-    watch: Watch,
-    *,
-    insist: bool = True,
-) -> BenchResult:
+def measure_gamma(
+    plan: Contested, pair: Pair, prompts: Mapping[str, Sequence[Tokens]], settings: Settings, out: Path, watch: Watch,
+    *, insist: bool = True,
+) -> BenchResult:  # fmt: skip
     """Measure a plan with real models. ``prompts``: by data set, ``plan.prompts_needed()`` of each.
 
-    A controller that cannot serve the pair is left out, and said; with ``insist`` it is an error. Raises BadSetting,
-    StoreWriteFailed, and what serving raises.
+    A controller that cannot serve the pair is left out, and said; with ``insist`` it is an error.
     """
     plan = _able(plan, Contest(pair, settings, plan, prompts, {}).require_able, insist, watch)
     plan = replace(plan, prompts_digest=digest(sorted(prompts.items())))
@@ -88,28 +84,28 @@ def bench_gamma(
 
 
 def simulate_gamma(
-    settings: Settings, plan: GammaPlan, path: Path, costs: str | None, out: Path, watch: Watch, *, insist: bool = True
+    asked: GammaPlan, plan: Contested, settings: Settings, out: Path, watch: Watch
 ) -> BenchResult:
-    """Replay a recording under costs by their file or name; ``insist`` as above.
+    """Replay a recording under costs by their file or name.
 
     Raises BadBenchFile, StoreWriteFailed, BadSetting when nothing that the plan asks for was recorded.
     """
-    if costs is None:
+    if asked.costs is None or asked.simulate is None:
         reason = f"--simulate needs costs: costs.json of a run, or one of {', '.join(profiles())}"
         raise BadSetting(source="option", key="--costs", reason=reason)
-    table, recording = find_costs(costs), read_recording(path)
+    table, recording = find_costs(asked.costs), read_recording(asked.simulate)
     part = plan_of(recording, plan)
     if not part.temperatures or not part.gammas:
         known = ", ".join(f"{t:g}" for t in sorted({trace.temperature for trace in recording.traces}))
         reason = f"recorded were temperatures {known} and chains of {recording.depth} tokens; ask for some of these"
         raise BadSetting(source="option", key="--simulate", reason=reason)
-    part = _able(part, Replay(recording, table, settings, part).require_able, insist, watch)
+    part = _able(part, Replay(recording, table, settings, part).require_able, asked.insists, watch)
     replayed = Replay(recording, table, settings, part)
     measured = measure_all(replayed.jobs(), replayed.measure, watch)
     return _result(part, measured, out, watch, {"costs": {"name": table.name, "source": table.source}})
 
 
-def _able(plan: GammaPlan, tried: Callable[[Entrant], None], insist: bool, watch: Watch) -> GammaPlan:
+def _able(plan: Contested, tried: Callable[[Entrant], None], insist: bool, watch: Watch) -> Contested:
     """Return the plan for the controllers that can take part, each of which is ``tried``. Raises the first one's
     OsdError when all were asked for by name."""
     able = []
@@ -124,13 +120,13 @@ def _able(plan: GammaPlan, tried: Callable[[Entrant], None], insist: bool, watch
     return replace(plan, controllers=tuple(able))
 
 
-def depth(settings: Settings, plan: GammaPlan) -> int:
+def depth(settings: Settings, plan: Contested) -> int:
     """Return the tokens of a recorded chain: as many as any controller of the plan may draft."""
     return max(settings.gamma.max, *plan.gammas)
 
 
 def _record(
-    pair: Pair, settings: Settings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]], out: Path, watch: Watch
+    pair: Pair, settings: Settings, plan: Contested, prompts: Mapping[str, Sequence[Tokens]], out: Path, watch: Watch
 ) -> Recording:
     return record_file(
         out / ROUNDS, pair, prompts, temperatures=plan.temperatures, new_tokens=plan.max_tokens,
@@ -149,7 +145,7 @@ def _leave_costs(contest: Contest, out: Path, depth: int, *, mine: int, all_: in
 
 
 def _result(
-    plan: GammaPlan, measured: Sequence[GammaMeasured], out: Path, watch: Watch, more: Mapping[str, Any] | None = None
+    plan: Contested, measured: Sequence[GammaMeasured], out: Path, watch: Watch, more: Mapping[str, Any] | None = None
 ) -> BenchResult:
     """Work the figures out and leave them in the folder; of a run that was stopped there are none."""
     from benchmarks.gamma.picture import draw_throughput  # matplotlib takes a second to load

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.gamma.measured import GammaMeasured
 from benchmarks.gamma.oracle import OracleController
-from benchmarks.gamma.plan import ORACLE, Draft, Entrant, GammaJob, GammaPlan, GammaSetting, engine_settings
+from benchmarks.gamma.plan import ORACLE, Contested, Draft, Entrant, GammaJob, GammaSetting, engine_settings
 from benchmarks.gamma.rounds import RecordedText
 from osd.bench.contenders import Tokens, assisted_contender, wait_for_compiled
 from osd.engine.engine import Engine
@@ -180,7 +180,7 @@ class Contest:
     """Everything that the jobs of one plan are decoded with."""
 
     def __init__(
-        self, pair: Pair, settings: Settings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]],
+        self, pair: Pair, settings: Settings, plan: Contested, prompts: Mapping[str, Sequence[Tokens]],
         traces: Mapping[str, Sequence[RecordedText]],
     ) -> None:  # fmt: skip
         """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).

@@ -10,7 +10,7 @@ from textwrap import fill
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.gamma.plan import ALONE, REFERENCES, Entrant, GammaPlan
+from benchmarks.gamma.plan import ALONE, REFERENCES, Contested, Entrant
 from benchmarks.gamma.scene import Scene
 from osd.bench.harness.picture import BLUE, FAINT, GREY, INK, ORANGE, dress, make_panels
 
@@ -21,7 +21,7 @@ BARS = (
 OTHERS = {name.replace("assisted_", "transformers ").replace("_", " "): each for name, each in REFERENCES.items()}
 
 
-def draw_throughput(scenes: Mapping[str, Scene], plan: GammaPlan) -> Figure:
+def draw_throughput(scenes: Mapping[str, Scene], plan: Contested) -> Figure:
     """GammaTune's Figure 1: a panel a data set, a bar a contender, tokens a second.
 
     A controller's bar is its mean over the initial gammas, with a standard deviation to either side and dots at the
@@ -42,7 +42,7 @@ def draw_throughput(scenes: Mapping[str, Scene], plan: GammaPlan) -> Figure:
     return figure
 
 
-def _bars(axes: Axes, scene: Scene, plan: GammaPlan, others: Mapping[str, Entrant]) -> None:
+def _bars(axes: Axes, scene: Scene, plan: Contested, others: Mapping[str, Entrant]) -> None:
     names = [*plan.controllers, *others]
     for place, name in enumerate(reversed(names)):
         if name in others:

@@ -10,15 +10,19 @@ assisted modes, and the sweep over initial gammas. The others, the sweep and the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 from osd.bench.contenders import ASSISTED
-from osd.bench.harness.prompts import choose, numbers
+from osd.bench.harness.plan import Count, PairPlan
+from osd.bench.harness.prompts import choose
 from osd.bench.harness.turns import shifted
 from osd.gamma.factory import CONTROLLERS
-from storage.settings import Settings
+from storage.settings import GammaSettings, Settings
 
 MIX, ALL = "mix", "all"
 """Names of the data sets made of all files: one whose domain changes now and then, one that takes them in turn."""
@@ -82,8 +86,60 @@ class GammaJob:
         return f"{self.setting}, {self.entrant}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class GammaPlan(PairPlan):
+    """Every gamma controller against fixed gammas, the target alone, transformers' assisted modes and the oracle.
+
+    All decode the same prompts by turns, and each has an engine's cost model of its own. Leaves figures, a picture,
+    recorded rounds and costs in a folder. Ctrl-C stops it; the same command with --out goes on. With --simulate it
+    replays recorded rounds under any costs, without a model.
+
+    Example: `python -m benchmarks gamma --target ./target --draft ./draft --prompts sql.jsonl --mix 20`
+    """
+
+    controllers: tuple[str, ...] = ("all",)
+    """Controllers. all: every one that this pair can be served with."""
+    initial_gammas: tuple[Count, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24)
+    """Fixed gammas everywhere, and every controller's initial gamma in the main setting: GammaTune's own list."""
+    temperatures: tuple[Annotated[float, Ge(0)], ...] = (0.0, 1.0)
+    """The first one is the main setting's."""
+    batch_sizes: tuple[Count, ...] = (1, 8)
+    """The first one is the main setting's."""
+    count: Count = 2
+    """Prompts of a file in a turn; at least as many as the batch has rows."""
+    max_tokens: Annotated[int, Ge(2)] = 48
+    """Tokens to generate a prompt."""
+    turns: Count = 4
+    """Turns of the main setting; other settings and initial gammas take half as many."""
+    mix: Annotated[int, Ge(0)] = 0
+    """Add a stream over all files that changes file after so many requests."""
+    random_draft: bool = False
+    """Also against the target alone with a random draft, and at batch 32."""
+    simulate: Path | None = None
+    """Replay a recording instead of decoding; needs --costs."""
+    costs: str | None = None
+    """Costs for --simulate: costs.json of a run, or a profile by name."""
+    seed: int = 0
+    """Which prompts of a file are drawn."""
+    threads: Annotated[int | None, Ge(1)] = None
+    """Torch threads, for every contender alike."""
+    out: Path | None = None
+    """Folder of the run; one that was stopped goes on. Default: out/bench-gamma-…"""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The controllers that are asked for. Raises BadSetting for one that there is not."""
+        found = choose(self.controllers, ["all", *CONTROLLERS], "--controllers")
+        return tuple(CONTROLLERS) if "all" in found else found
+
+    @property
+    def insists(self) -> bool:
+        """Whether a controller that cannot serve the pair is an error."""
+        return "all" not in self.controllers
+
+
 @dataclass(frozen=True)
-class GammaPlan:
+class Contested:
     """Everything that decides what is measured. Kept in the run's folder, where a later run must find the same."""
 
     target: str
@@ -106,6 +162,16 @@ class GammaPlan:
     mix: int = 0
     """Requests after which the mix changes its domain; 0: no mix."""
     random_draft: bool = False
+
+    @classmethod
+    def of(cls, plan: GammaPlan, gamma: GammaSettings) -> Contested:
+        """Return what a plan asks for, still without a pair and data sets. Raises BadSetting."""
+        nearest = min(plan.initial_gammas, key=lambda swept: abs(swept - gamma.initial))
+        return cls(
+            "", "", (), "", plan.named, nearest, plan.initial_gammas, plan.temperatures, plan.batch_sizes, plan.count,
+            plan.max_tokens, plan.turns, str(head) if (head := gamma.specdecpp.head) else None, plan.mix,
+            plan.random_draft,
+        )  # fmt: skip
 
     def main(self, data_set: str) -> GammaSetting:
         """The main setting of a data set."""
@@ -198,24 +264,7 @@ class GammaPlan:
         return slower * self.size(job.setting) * self.max_tokens / batch * (0.75 + 0.25 * batch)
 
 
-def asked_plan(
-    settings: Settings, controllers: Sequence[str], gammas: Sequence[str], temperatures: Sequence[str],
-    batches: Sequence[str], **sizes: Any,
-) -> GammaPlan:  # fmt: skip
-    """Return the plan that a command line asks for, still without a pair and data sets. Raises BadSetting."""
-    swept = numbers(gammas, "--initial-gammas", int, 1)
-    named = choose(controllers, ["all", *CONTROLLERS], "--controllers")
-    nearest = min(swept, key=lambda gamma: abs(gamma - settings.gamma.initial))
-    return GammaPlan(
-        target="", draft="", data_sets=(), prompts_digest="", initial=nearest, gammas=swept,
-        controllers=tuple(CONTROLLERS) if "all" in named else named,
-        temperatures=numbers(temperatures, "--temperatures", float, 0.0),
-        batches=numbers(batches, "--batch-sizes", int, 1),
-        head=str(head) if (head := settings.gamma.specdecpp.head) else None, **sizes,
-    )  # fmt: skip
-
-
-def engine_settings(settings: Settings, plan: GammaPlan, batch: int, length: int) -> Settings:
+def engine_settings(settings: Settings, plan: Contested, batch: int, length: int) -> Settings:
     """Return an engine's settings: room for every gamma of the plan and for texts of ``length`` tokens."""
     largest = max(settings.gamma.max, *plan.gammas)
     serve = {"max_batch": batch, "max_length": length}

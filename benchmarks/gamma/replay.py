@@ -9,7 +9,7 @@ from itertools import islice
 from benchmarks.gamma.costs import CostTable
 from benchmarks.gamma.measured import GammaMeasured
 from benchmarks.gamma.oracle import OracleController
-from benchmarks.gamma.plan import MIX, ORACLE, Entrant, GammaJob, GammaPlan, GammaSetting, engine_settings
+from benchmarks.gamma.plan import MIX, ORACLE, Contested, Entrant, GammaJob, GammaSetting, engine_settings
 from benchmarks.gamma.rounds import RecordedText, Recording
 from benchmarks.gamma.simulate import Simulated, Simulator
 from osd.gamma.base import CostModel, GammaController
@@ -20,7 +20,7 @@ from storage.settings import Settings
 class Replay:
     """Jobs of a plan, simulated. A data set's turn is all its traces."""
 
-    def __init__(self, recording: Recording, table: CostTable, settings: Settings, plan: GammaPlan) -> None:
+    def __init__(self, recording: Recording, table: CostTable, settings: Settings, plan: Contested) -> None:
         self.recording, self.table, self.plan = recording, table, plan
         self._given = settings
 
@@ -65,7 +65,7 @@ class Replay:
         return simulator.run(traces)
 
 
-def plan_of(recording: Recording, plan: GammaPlan) -> GammaPlan:
+def plan_of(recording: Recording, plan: Contested) -> Contested:
     """The part of a plan that a recording can show: its data sets and temperatures, gammas as deep as its chains."""
     data_sets = tuple(dict.fromkeys(trace.data_set for trace in recording.traces))
     warm = {trace.temperature for trace in recording.traces}

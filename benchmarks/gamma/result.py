@@ -11,7 +11,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.gamma.measured import GammaMeasured, told
-from benchmarks.gamma.plan import ALL, ALONE, MIX, REFERENCES, Entrant, GammaPlan, GammaSetting
+from benchmarks.gamma.plan import ALL, ALONE, MIX, REFERENCES, Contested, Entrant, GammaSetting
 from benchmarks.gamma.scene import Figures, Scene
 
 RATIOS = (
@@ -37,7 +37,7 @@ HEADINGS = {
 class Results:
     """All measurements of a plan."""
 
-    def __init__(self, plan: GammaPlan, measured: Iterable[GammaMeasured], more: Mapping[str, Any]) -> None:
+    def __init__(self, plan: Contested, measured: Iterable[GammaMeasured], more: Mapping[str, Any]) -> None:
         """``more``: what else bench.json should hold."""
         self.plan, self._more = plan, more
         by_setting: dict[GammaSetting, list[GammaMeasured]] = defaultdict(list)

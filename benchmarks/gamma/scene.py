@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from benchmarks.gamma.measured import GammaMeasured, draft_passes
-from benchmarks.gamma.plan import ALONE, ORACLE, REFERENCES, Entrant, GammaPlan, GammaSetting
+from benchmarks.gamma.plan import ALONE, ORACLE, REFERENCES, Contested, Entrant, GammaSetting
 from osd.bench.contenders import ASSISTED
 
 Figures = dict[str, float | None]
@@ -58,7 +58,7 @@ def fit_time_model(texts: Sequence[tuple[int, int, float]]) -> TimeModel | None:
 class Scene:
     """The measurements of one setting."""
 
-    def __init__(self, setting: GammaSetting, plan: GammaPlan, measured: Iterable[GammaMeasured]) -> None:
+    def __init__(self, setting: GammaSetting, plan: Contested, measured: Iterable[GammaMeasured]) -> None:
         self.setting, self.plan = setting, plan
         self.of: dict[Entrant, list[GammaMeasured]] = defaultdict(list)
         for each in measured:

@@ -1,4 +1,4 @@
-"""``benchmarks gpu``: passes against the bandwidth limit, rules against each other and against transformers, learning
+"""Passes against the bandwidth limit, rules against each other and against transformers, learning
 beside serving, and swaps, of models of real shapes with random weights. It needs no download, and ends in time: what
 comes last is left out, and named, where the seconds are used up.
 """
@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.gamma.costs import save_costs
 from benchmarks.gpu import passes
-from benchmarks.gpu.findings import WEIGHTS, Findings, GpuPlan
+from benchmarks.gpu.findings import WEIGHTS, Findings, GpuPlan, GpuSizes
 from benchmarks.gpu.learning import trainer_beside
 from benchmarks.gpu.rules import Arms, measure_rules, measure_static, some_prompts
 from benchmarks.gpu.shapes import AGREEMENT, SHAPES, ModelShape, other_draft, random_pair
@@ -26,39 +26,44 @@ from osd.bench.harness.report import BenchResult
 from osd.bench.harness.watch import Watch
 from osd.drafters.residency import LoadedVersion
 from osd.engine.engine import Engine
-from osd.models.pair import Pair
+from osd.models.pair import Pair, choose_device
 from storage.records import DEFAULT_DRAFT, Request
 from storage.settings import Settings
 
 
-def bench_gpu(plan: GpuPlan, device: torch.device, settings: Settings, out: Path, watch: Watch) -> BenchResult:
-    """Measure everything, shape after shape; cost tables go to ``out``."""
+def bench_gpu(plan: GpuPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Measure on the device of the settings. Raises BadSetting."""
+    return measure_gpu(plan, choose_device(settings.serve.device), settings, watch)
+
+
+def measure_gpu(plan: GpuPlan, device: torch.device, settings: Settings, watch: Watch) -> BenchResult:
+    """Measure everything, shape after shape; cost tables go to the plan's folder."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     settings = settings.changed(serve={"max_length": 512, "record": "off"})
-    parts = {name: _parts(SHAPES[name], plan) for name in plan.shapes}
+    parts = {name: _parts(SHAPES[name], plan.sizes) for name in plan.measured}
     kinds = [kind for each in parts.values() for kind in each.values()]
-    found = Findings(plan, watch, out, sum(WEIGHTS[kind] for kind in kinds))
+    found = Findings(plan, watch, sum(WEIGHTS[kind] for kind in kinds))
     watch.begin(len(kinds))
     with watch.until_ctrl_c():
         wait_for_compiled()
-        speed = passes.bandwidth(device, plan.copied)
+        speed = passes.bandwidth(device, found.sizes.copied)
         found.figures["bytes_a_second"] = speed
-        for name in plan.shapes:
+        for name in plan.measured:
             _measure(SHAPES[name], device, dtype, settings, speed, parts[name], found)
     found.figures["left_out"] = found.left_out
     facts = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu", "dtype": str(dtype),
-        "torch": torch.__version__, "agreement": AGREEMENT, "context": passes.CONTEXT, "new_tokens": plan.new_tokens,
-        "seconds": round(time.monotonic() - found.begun, 1),
+        "torch": torch.__version__, "agreement": AGREEMENT, "context": passes.CONTEXT,
+        "new_tokens": found.sizes.new_tokens, "seconds": round(time.monotonic() - found.begun, 1),
     }  # fmt: skip
     return BenchResult("gpu", facts, found.figures, found.tables, found.files, interrupted=watch.stopped)
 
 
-def _parts(shape: ModelShape, plan: GpuPlan) -> dict[str, str]:
+def _parts(shape: ModelShape, sizes: GpuSizes) -> dict[str, str]:
     """Return what is measured of a shape, and of which kind each part is; of the large vocabulary passes alone."""
     parts = {"made": "made", "passes": "passes"}
     if shape.vocabulary <= SHAPES["8b"].vocabulary:
-        parts |= {f"batch {batch}": "rules" for batch in plan.batches} | {"learning": "learning"}
+        parts |= {f"batch {batch}": "rules" for batch in sizes.batches} | {"learning": "learning"}
     static = {} if shape.hidden > SHAPES["1b"].hidden else {"static cache": "static"}  # it compiles all layers
     return parts | {"swaps": "swaps"} | static
 
@@ -72,11 +77,11 @@ def _measure(
     found.take(f"{shape.name} made", "made", partial(_made, shape, device, dtype, made))
     if not made:
         return
-    (pair,), plan = made, found.plan
+    (pair,), sizes = made, found.sizes
     oracles: dict[int, float] = {}
     work: dict[str, Any] = {"passes": partial(_passes, pair, speed, oracles, found)}
-    for batch in plan.batches:
-        arms = Arms(pair, settings, batch, plan)
+    for batch in sizes.batches:
+        arms = Arms(pair, settings, batch, sizes)
         work[f"batch {batch}"] = partial(_rules, arms, oracles, found)
     work["learning"] = partial(_learning, pair, settings, found)
     work["swaps"] = partial(_swaps, pair, settings)
@@ -100,15 +105,15 @@ def _rules(arms: Arms, oracles: dict[int, float], found: Findings) -> dict[str, 
 
 def _passes(pair: Pair, speed: float, oracles: dict[int, float], found: Findings) -> dict[str, Any]:
     """Passes of the target and chains of the draft, as multiples of what reading their weights once takes."""
-    plan, name = found.plan, pair.target.name
+    sizes, name = found.sizes, pair.target.name
     read, read_draft = (1e3 * passes.read_bytes(model) / speed for model in (pair.target, pair.draft))
-    measured = passes.measure_pair(pair, plan, found)
+    measured = passes.measure_pair(pair, found)
     if measured.quick and measured.chains:
         source = f"python -m benchmarks gpu, {pair.device}, agreement {AGREEMENT}"
         table = passes.cost_table(f"{name}-captured", source, measured.chains, measured.quick)
-        found.files[f"costs of {name}"] = path = found.out / f"{name}-captured.json"
+        found.files[f"costs of {name}"] = path = found.plan.out / f"{name}-captured.json"
         save_costs(path, table)
-        oracles |= {batch: passes.oracle(table, batch, AGREEMENT) for batch in plan.batches}
+        oracles |= {batch: passes.oracle(table, batch, AGREEMENT) for batch in sizes.batches}
     rows = measured.rows(read, read_draft)
     found.tables[f"{name}: passes (reading the target once: {read:.2f} ms, the draft {read_draft:.2f})"] = rows
     return {"read_ms": read, "read_draft_ms": read_draft, "passes": rows, "oracle": oracles}
@@ -116,14 +121,14 @@ def _passes(pair: Pair, speed: float, oracles: dict[int, float], found: Findings
 
 def _learning(pair: Pair, settings: Settings, found: Findings) -> dict[str, float]:
     """Positions a second of a trainer on this device, alone and beside an engine that serves, and what that loses."""
-    plan = found.plan
-    arms = Arms(pair, settings, plan.batches[-1], plan)
+    sizes = found.sizes
+    arms = Arms(pair, settings, sizes.batches[-1], sizes)
     arm, prompts = arms.rule("fixed 4"), some_prompts(4 * arms.batch, pair.vocab_size, seed=97)
     before, during = DecodedTurns(), DecodedTurns()
     before.take_turn(arm, prompts)
     folder = tempfile.TemporaryDirectory()
     with folder as place, trainer_beside(pair.draft, Path(place), found.remaining) as trainer:
-        alone = trainer.rate(plan.learning)
+        alone = trainer.rate(sizes.learning)
         begun, positions = time.perf_counter(), trainer.positions
         during.take_turn(arm, prompts)
         beside = (trainer.positions - positions) / (time.perf_counter() - begun)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gamma.costs import CostCells, CostTable
-from benchmarks.gpu.findings import Findings, GpuPlan
+from benchmarks.gpu.findings import Findings
 from osd.models.captured_pass import CapturedPass
 from osd.models.decoder import Decoder
 from osd.models.forward import ForwardPass
@@ -66,22 +66,22 @@ class PairPasses:
         return passes + chains
 
 
-def measure_pair(pair: Pair, plan: GpuPlan, found: Findings) -> PairPasses:
+def measure_pair(pair: Pair, found: Findings) -> PairPasses:
     """Measure the passes of a pair, those over the first two widths and the chains first, while there is time."""
-    measured = PairPasses()
-    first = [(rows, width) for width in plan.widths[:2] for rows in plan.rows]
-    rest = [(rows, width) for width in plan.widths[2:] for rows in plan.rows]
+    measured, sizes = PairPasses(), found.sizes
+    first = [(rows, width) for width in sizes.widths[:2] for rows in sizes.rows]
+    rest = [(rows, width) for width in sizes.widths[2:] for rows in sizes.rows]
     target, draft = eager(pair.target), eager(pair.draft)
     jobs = [Cell(measured.quick, cell, partial(measure_pass, pair.target, *cell)) for cell in first]
-    jobs += [Cell(measured.chains, rows, partial(measure_chain, pair.draft, rows)) for rows in plan.rows]
+    jobs += [Cell(measured.chains, rows, partial(measure_chain, pair.draft, rows)) for rows in sizes.rows]
     jobs += [Cell(measured.slow, cell, partial(measure_pass, target, *cell)) for cell in first]
-    jobs += [Cell(measured.slow_chains, rows, partial(measure_chain, draft, rows)) for rows in plan.rows]
+    jobs += [Cell(measured.slow_chains, rows, partial(measure_chain, draft, rows)) for rows in sizes.rows]
     jobs += [Cell(measured.quick, cell, partial(measure_pass, pair.target, *cell)) for cell in rest]
     for number, job in enumerate(jobs):
         if found.late:
             found.leave_out(f"{pair.target.name} passes: {len(jobs) - number} of {len(jobs)} cells")
             break
-        job.into[job.key] = job.measure(plan.repeats, found)
+        job.into[job.key] = job.measure(sizes.repeats, found)
     return measured
 
 

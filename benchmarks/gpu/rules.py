@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu import passes
-from benchmarks.gpu.findings import Findings, GpuPlan
+from benchmarks.gpu.findings import Findings, GpuSizes
 from osd.bench.contenders import Contender, assisted_contender, generate, plain_contender
 from osd.bench.decode import DecodedTurns
 from osd.bench.harness.prompts import Tokens
@@ -38,7 +38,7 @@ class Arms:
     pair: Pair
     settings: Settings
     batch: int
-    plan: GpuPlan
+    sizes: GpuSizes
 
     def all(self) -> dict[str, Callable[[], Contender]]:
         """Return how each arm is made, the most telling first."""
@@ -46,9 +46,9 @@ class Arms:
                                           draft=passes.eager(self.pair.draft)))  # fmt: skip
         made: dict[str, Callable[[], Contender]] = {name: partial(self.rule, name) for name in RULES}
         made |= {f"{name}, eager": partial(slow.rule, name) for name in ("goodput", "fixed 4")}
-        made["transformers"] = partial(plain_contender, self.pair, self.batch, self.plan.new_tokens)
+        made["transformers"] = partial(plain_contender, self.pair, self.batch, self.sizes.new_tokens)
         for name in ASSISTED if self.batch == 1 else ():
-            made[f"transformers {name}"] = partial(assisted_contender, self.pair, name, self.plan.new_tokens)
+            made[f"transformers {name}"] = partial(assisted_contender, self.pair, name, self.sizes.new_tokens)
         made |= {name: partial(self.rule, name) for name in MORE_RULES}
         return made | {"alone, eager": partial(slow.rule, "alone")}
 
@@ -59,7 +59,7 @@ class Arms:
         engine = Engine(self.pair, own)
 
         def decode(prompts: Any) -> list[list[int]]:
-            asked = [Request(prompt, max_new_tokens=self.plan.new_tokens) for prompt in prompts]
+            asked = [Request(prompt, max_new_tokens=self.sizes.new_tokens) for prompt in prompts]
             done = {each.request.id: list(each.tokens) for each in engine.run(asked)}
             return [done[request.id] for request in asked]
 
@@ -76,7 +76,7 @@ def measure_rules(arms: Arms, oracle: float | None, found: Findings) -> dict[str
     contenders = _make(arms, found)
     prompts = some_prompts(2 * arms.batch + 2, arms.pair.vocab_size, seed=99)
     measured = {name: DecodedTurns() for name in contenders}
-    for turn in range(arms.plan.turns):
+    for turn in range(arms.sizes.turns):
         for name in shifted(list(contenders), turn):
             if not found.late:
                 found.tried(name, partial(measured[name].take_turn, contenders[name], prompts))
@@ -119,16 +119,16 @@ def _rows(rates: Mapping[str, float], oracle: float | None) -> list[dict[str, An
 def measure_static(pair: Pair, found: Findings) -> float:
     """Return the tokens a second of transformers with a static cache, one prompt: each length is compiled anew. Raises
     RuntimeError where there is no time to compile."""
-    plan, compiles = found.plan, pair.device.type == "cuda"
+    sizes, compiles = found.sizes, pair.device.type == "cuda"
     if compiles and found.remaining < COMPILING:
         raise RuntimeError("no time to compile all layers")
     prompts, turns = some_prompts(1, pair.vocab_size, seed=99), DecodedTurns()
 
     def decode(some: Any) -> list[list[int]]:
-        return [generate(pair, some, plan.new_tokens, cache_implementation="static")[0]]
+        return [generate(pair, some, sizes.new_tokens, cache_implementation="static")[0]]
 
     decode([prompts[0][::-1]])
-    for _ in range(plan.turns):
+    for _ in range(sizes.turns):
         turns.take_turn(Contender("static", 1, decode), prompts)
     return max(turns.rates)
 

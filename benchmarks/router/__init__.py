@@ -1,1 +1,0 @@
-"""How well language and topic of a prompt are guessed, and how fast."""

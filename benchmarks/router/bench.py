@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import typer
 
 from benchmarks.router import topics
 from benchmarks.router.folder import KEPT, BenchSides, LabelledFolder
 from benchmarks.router.languages import MOST_SPOKEN, language_model, measure_languages
-from osd.bench.harness.options import JsonOption
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
-from osd.bench.harness.watch import Watch, note, watching
+from osd.bench.harness.watch import Watch, note
 from router.language import LanguageModel, save_languages
 from router.topic import TopicModel
 from storage.errors import BadBenchFile
+from storage.settings import Settings
 
 T = TypeVar("T")
 Figures = dict[str, float | None]
@@ -30,43 +30,34 @@ TOKENS_A_WORD = 1.3
 KEPT_PART = f"{KEPT:.0%} of --train, by SHA-256 of the English sentence or the prompt"
 
 
-def command(
-    train: Annotated[
-        Path,
-        typer.Option(
-            help="Folder with tatoeba, xquad, clinc150, banking77, mbxp as NAME.jsonl.gz or .jsonl; those that are "
-            "missing are left out.",
-            metavar="DIR",
-        ),
-    ],
-    test: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with the same files to measure on. Default: 15 % of --train, chosen by a hash of the English "
-            "sentence or the prompt, which is then not learned from.",
-            metavar="DIR",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Only learn the languages of all tatoeba, and write the model here.", metavar="FILE"),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RouterPlan:
     """How often language and topic of a prompt are guessed right, how well the unknown is known, and how fast.
 
     Languages are learned from tatoeba (xquad and mbxp are only measured on), topics from clinc150 and banking77.
 
     Example: `python -m benchmarks router --train ./data --json`
     """
-    folder = LabelledFolder(train, note)
-    if out:
-        raise typer.Exit(keep_languages(folder, out).show(as_json=json))
-    with watching() as watch:
-        figures = bench_router(BenchSides(folder, LabelledFolder(test, note) if test else None), watch)
-    settings = {"languages_20": MOST_SPOKEN, "tested_on": "--test" if test else KEPT_PART}
+
+    train: Path
+    """Folder with tatoeba, xquad, clinc150, banking77, mbxp as NAME.jsonl.gz or .jsonl; those that are missing are left
+    out."""
+    test: Path | None = None
+    """Folder with the same files to measure on. Default: 15 % of --train, chosen by a hash of the English sentence or
+    the prompt, which is then not learned from."""
+    out: Path | None = None
+    """Only learn the languages of all tatoeba, and write the model here."""
+
+
+def bench_router(plan: RouterPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Measure, or only write the model of languages."""
+    folder = LabelledFolder(plan.train, note)
+    if plan.out:
+        return keep_languages(folder, plan.out)
+    figures = guess_all(BenchSides(folder, LabelledFolder(plan.test, note) if plan.test else None), watch)
+    facts = {"languages_20": MOST_SPOKEN, "tested_on": "--test" if plan.test else KEPT_PART}
     tables = {"Language and topic": [{"figure": name, "value": value} for name, value in figures.items()]}
-    raise typer.Exit(BenchResult("router", settings, figures, tables, interrupted=watch.stopped).show(as_json=json))
+    return BenchResult("router", facts, figures, tables, interrupted=watch.stopped)
 
 
 def keep_languages(folder: LabelledFolder, out: Path) -> BenchResult:
@@ -80,7 +71,7 @@ def keep_languages(folder: LabelledFolder, out: Path) -> BenchResult:
     return BenchResult("router", {"train": folder.path}, figures, files={"languages": out})
 
 
-def bench_router(sides: BenchSides, watch: Watch) -> Figures:
+def guess_all(sides: BenchSides, watch: Watch) -> Figures:
     """Learn, guess and time; what cannot be measured with these files is left out."""
     models: dict[str, Any] = {}
 

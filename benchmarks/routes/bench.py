@@ -3,69 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.routes.result import ArmResult, summary
 from benchmarks.routes.stream import RoutesSetting, run_arm
 from benchmarks.routes.traffic import BY_LANGUAGE, arrange
 from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.plan import Arrival, Count, PairPlan, SampledPlan, facts_of, new_folder
 from osd.bench.harness.report import BenchResult, save_json
 from osd.bench.harness.turns import measure_all
-from osd.bench.harness.watch import Watch
+from osd.bench.harness.watch import Watch, note
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.measure import WINDOW, moving_share
-from osd.demo.runner.source import Segment
+from osd.demo.runner.source import Segment, segments_of
 from osd.models.pair import load_pair
+from osd.server.start import choose_pair
 from storage.errors import BadSetting
-from storage.sampling import GREEDY, Sampling
 from storage.settings import Settings
 
 TEACHING = 80
 """Prompts of each data set from which topics are taught; they are not served."""
 
 
-def bench_routes(
-    settings: Settings, watch: Watch, *, target: str, draft: str, segments: Sequence[Segment], arms: Sequence[str],
-    out: Path, order: str = "mixed", max_new_tokens: int = 64, batch: int | None = None, arrival: str = "lockstep",
-    check_every: int = 40, seed: int = 0, sampling: Sampling = GREEDY,
-) -> BenchResult:  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class RoutesPlan(SampledPlan, PairPlan):
+    """A draft for each kind of traffic against one draft for all of it.
+
+    Serves prompts of several domains in one stream, unlabelled, while a worker process trains: once with a single
+    draft, once with a draft for each route, once with an adapter for each. 80 further prompts of each file teach the
+    topics. A run that was stopped goes on with the same --out.
+
+    Example: `python -m benchmarks routes --prompts sql.jsonl,chat.jsonl.gz --requests 200 --json`
+    """
+
+    requests: Count = 400
+    """Prompts of each data set that are served."""
+    max_tokens: Count = 64
+    """Tokens of an answer at most."""
+    batch: Count = 4
+    """Requests decoded together."""
+    arms: tuple[Literal["single", "routed", "routed_lora", "by_language"], ...] = ("single", "routed", "routed_lora")
+    """What is compared."""
+    order: Literal["mixed", "abrupt", "gradual", "linear", "apart"] = "mixed"
+    """mixed: request by request. abrupt: one domain after another. gradual: each fades into the next. linear: the first
+    fades into the last from begin to end. apart: mixed, but learned from the first alone in the first half, and from
+    the others alone then."""
+    arrival: Arrival = "lockstep"
+    """lockstep: every learn.interval_requests requests, wait until the update over them serves, as in the OSD paper's
+    Algorithm 1. paced: not far ahead of the trainer. free: as fast as it goes."""
+    seed: int = 0
+    """Which prompts are drawn, and their order."""
+    out: Path | None = None
+    """Folder for picture and summary; given again, it goes on."""
+
+
+def bench_routes(plan: RoutesPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Draw the prompts, and serve them."""
+    names = choose_pair(settings.serve, plan.target, plan.draft)
+    segments, problems = segments_of(
+        [Path(name) for name in plan.prompts], plan.requests + TEACHING, plan.seed, target=names.target,
+        max_length=settings.serve.max_length, max_new_tokens=plan.max_tokens,
+    )  # fmt: skip
+    for problem in problems:
+        note(problem)
+    out = plan.out or new_folder("bench-routes")
+    return serve_arms(replace(plan, target=names.target, draft=names.draft, out=out), settings, segments, watch)
+
+
+def serve_arms(
+    plan: RoutesPlan, settings: Settings, segments: Sequence[Segment], watch: Watch, check_every: int = 40
+) -> BenchResult:
     """Serve the mixed prompts once with each arm, and compare.
 
     ``segments``: the prompts of each domain, of which the last TEACHING teach and the others are served. Raises
     BadSetting for too few prompts or a folder of another run, PairError, StoreError, TrainingFailed.
     """
+    assert plan.target and plan.draft and plan.out
     for segment in segments:
         if len(segment.prompts) <= TEACHING:
             reason = f"{segment.name} has {len(segment.prompts)} prompts; {TEACHING} teach, so give more"
             raise BadSetting(source="option", key="--prompts", reason=reason)
     served = {segment.name: segment.prompts[:-TEACHING] for segment in segments}
     teaching = {segment.name: list(segment.prompts[-TEACHING:]) for segment in segments}
-    plan = {
-        "target": target, "draft": draft, "order": order, "seed": seed, "tokens": max_new_tokens, "arrival": arrival,
-        "batch": batch, "temperature": sampling.temperature, "top_p": sampling.top_p,
-        "requests": {name: len(prompts) for name, prompts in served.items()},
-    }  # fmt: skip
-    items = arrange(served, order, seed)
-    folder = RunFolder(out, plan, "arms.jsonl", ArmResult)
-    pair = load_pair(target, draft, device=settings.serve.device, dtype=settings.serve.dtype)
-    setting = RoutesSetting(pair, items, teaching, max_new_tokens, arrival, check_every, sampling)
-    serve = {"target": target, "draft": draft} | ({} if batch is None else {"max_batch": batch})
+    facts = facts_of(plan, requests={name: len(prompts) for name, prompts in served.items()}, arms=None, prompts=None)
+    items, out = arrange(served, plan.order, plan.seed), plan.out
+    folder = RunFolder(out, facts, "arms.jsonl", ArmResult)
+    pair = load_pair(plan.target, plan.draft, device=settings.serve.device, dtype=settings.serve.dtype)
+    setting = RoutesSetting(pair, items, teaching, plan.max_tokens, plan.arrival, check_every, plan.sampling)
+    serve = {"target": plan.target, "draft": plan.draft, "max_batch": plan.batch}
 
     def measure(arm: str) -> ArmResult:
         own = own_settings(settings, _fresh(out, arm), serve=serve, router={"poll_seconds": 0.2})
         return run_arm(setting, arm, own, out, watch)
 
-    done = measure_all(arms, measure, watch, folder=folder, job_of=lambda result: result.arm)
+    done = measure_all(plan.arms, measure, watch, folder=folder, job_of=lambda result: result.arm)
     if not done:
-        return BenchResult("routes", plan, {}, interrupted=True)
+        return BenchResult("routes", facts, {}, interrupted=True)
     found = {result.arm: result for result in done}
     figures = summary(found, list(served))
-    summed = save_json(out / "summary.json", {**figures, "plan": plan})
+    summed = save_json(out / "summary.json", {**figures, "plan": facts})
     files = {"summary": summed, "acceptance": draw(found, list(served), out)}
     rows = [{"domain": name, **parts} for name, parts in figures["domains"].items()]
     tables = {"Acceptance of the last 100 requests": rows}
-    return BenchResult("routes", plan, figures, tables, files, watch.stopped)
+    return BenchResult("routes", facts, figures, tables, files, watch.stopped)
 
 
 def _fresh(out: Path, arm: str) -> Path:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from osd.bench.harness.prompts import choose
 from router.classifier_models import spoken
 from router.language import shipped
 from storage.records import DEFAULT_DRAFT, Route
@@ -23,8 +22,6 @@ from storage.versions.forks import fork
 
 APART = "apart"
 BY_LANGUAGE = "by_language"
-USUAL = ("single", "routed", "routed_lora")
-ARMS = (*USUAL, BY_LANGUAGE)
 Domains = Mapping[str, Sequence[str]]
 
 
@@ -39,13 +36,12 @@ class TrafficItem:
 
 
 def arrange(domains: Domains, order: str, seed: int = 0) -> list[TrafficItem]:
-    """Return all prompts of all domains, each domain's in its own order. Raises BadSetting for an unknown order.
+    """Return all prompts of all domains, each domain's in its own order.
 
     mixed: request by request. abrupt: one domain after another. gradual: each domain's share falls while the next one's
     rises, so that two overlap at any time. linear: the same in a straight line from the first request to the last.
     apart: as mixed, but drafts learn from the first domain alone in the first half, and from the others alone then.
     """
-    (order,) = choose([order], ORDERS, "--order")
     left = {name: iter(prompts) for name, prompts in domains.items()}
     items = [TrafficItem(name, next(left[name])) for name in ORDERS[order](domains, random.Random(seed))]
     if order != APART:

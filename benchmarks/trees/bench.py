@@ -1,4 +1,4 @@
-"""``python -m benchmarks trees``: the corpus, the run, its figures and pictures."""
+"""Draft trees: accept length and tokens a second of every way to draft, on any prompts and any corpus."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import json
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from benchmarks.trees.corpora import Knowledge, own_answers, read_texts
 from benchmarks.trees.decoding import DecodedText, decoder_of
 from benchmarks.trees.methods import ALONE, BY_NAME, SEARCHES, TreesUnit, units_of
 from benchmarks.trees.result import BIN, UnitLine, summary
 from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.plan import Count, PairPlan, data_sets, facts_of
 from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult, plain, save_json
 from osd.bench.harness.turns import measure_all
@@ -26,7 +28,9 @@ from osd.drafters.ngram.corpus_stats import table_stats
 from osd.drafters.ngram.counts import Index
 from osd.drafters.ngram.drafter import NgramDrafter, SearchSettings
 from osd.drafters.ngram.table import Table
-from osd.models.pair import Pair
+from osd.models.pair import Pair, row_limit
+from osd.server.start import choose_pair
+from storage.errors import BadInput
 from storage.files.files import writing
 from storage.settings import Settings
 
@@ -37,39 +41,64 @@ TIMED = 50
 """Drafts whose median is told."""
 
 
-def bench_trees(
-    pair: Pair,
-    settings: Settings,
-    data_sets: Mapping[str, list[Tokens]],
-    corpus: Sequence[Path],
-    out: Path,
-    watch: Watch,
-    *,
-    new_tokens: int = 128,
-    answers: int = 64,
-    nodes: int = 32,
-    depth: int = 16,
-    sensitivity: bool = True,
+@dataclass(frozen=True, kw_only=True)
+class TreesPlan(PairPlan):
+    """Accept length and tokens a second of every way to draft: look-up, suffixes, n-gram trees, the draft.
+
+    accept_length is measured with every tree as deep as it may be, tokens_per_s with gamma.rule in charge. Greedy
+    texts are compared with the target's own.
+
+    Example: `python -m benchmarks trees --target ./target --draft ./draft --prompts chat.jsonl --corpus other.jsonl`
+    """
+
+    corpus: tuple[Path, ...]
+    """JSONL files with `prompt` and `response` that tables are made of; none of --prompts."""
+    count: Annotated[int, Ge(2)] = 16
+    """Prompts drawn from each data set."""
+    max_tokens: Count = 128
+    """Tokens of an answer at most."""
+    answers: Annotated[int, Ge(0)] = 64
+    """So many prompts of each corpus file are answered by the target, for the corpus."""
+    nodes: Annotated[int, Ge(1), Le(1024)] = 32
+    """Drafted tokens of a tree at most."""
+    depth: Annotated[int, Ge(1), Le(64)] = 16
+    """How deep a tree may be."""
+    sensitivity: bool = True
+    """Also by temperature, top-p and corpus size."""
+    out: Path = Path("out/trees")
+    """Folder of figures and pictures; a run goes on there."""
+
+
+def bench_trees(plan: TreesPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Load the pair and its prompts, and measure. Raises BadInput for prompts of the corpus."""
+    if same := {Path(name).resolve() for name in plan.prompts} & {path.resolve() for path in plan.corpus}:
+        reason = f"{same.pop()} is among --prompts and --corpus: a table would know the answers"
+        raise BadInput(reason=f"{reason}; give other files.")
+    pair = choose_pair(settings.serve, plan.target, plan.draft).load(settings.serve)
+    sets = data_sets(plan, pair.tokenizer, plan.count, row_limit(pair, settings.serve) - plan.max_tokens, seed=0)
+    return measure_trees(plan, pair, sets, settings, watch)
+
+
+def measure_trees(
+    plan: TreesPlan, pair: Pair, sets: Mapping[str, list[Tokens]], settings: Settings, watch: Watch
 ) -> BenchResult:
-    """Measure what ``out`` does not hold yet, and draw. Raises BadCorpus for files without answers, BadSetting when
-    ``out`` holds a run of another plan."""
-    counts = {name: len(prompts) for name, prompts in data_sets.items()}
-    facts = {
-        "target": pair.target.name, "draft": pair.draft.name, "corpus": [path.name for path in corpus],
-        "answers": answers, "threads": settings.serve.threads, "data_sets": counts, "new_tokens": new_tokens,
-        "nodes": nodes, "depth": depth, "gamma": settings.gamma.rule, "sensitivity": sensitivity,
-    }  # fmt: skip
-    folder = RunFolder(out, facts, MEASURED, UnitLine)
-    known = Knowledge(read_texts(pair, corpus) + _answers(pair, settings, corpus, answers, out, watch))
+    """Measure what the folder does not hold yet, and draw. Raises BadCorpus for files without answers, BadSetting when
+    it holds a run of another plan."""
+    facts = facts_of(
+        plan, target=pair.target.name, draft=pair.draft.name, corpus=[path.name for path in plan.corpus],
+        threads=settings.serve.threads, gamma=settings.gamma.rule,
+        prompts={name: len(prompts) for name, prompts in sets.items()},
+    )  # fmt: skip
+    folder = RunFolder(plan.out, facts, MEASURED, UnitLine)
+    known = Knowledge(read_texts(pair, plan.corpus) + _answers(plan, pair, settings, watch))
     if known.tokens < 8 * END:
-        raise BadCorpus(path=corpus[0], reason=f"{8 * END} tokens are the least; give more --corpus.")
-    run = TreesRun(pair, settings, known, data_sets, new_tokens, nodes, depth)
-    units = list(units_of(data_sets, sensitivity))
+        raise BadCorpus(path=plan.corpus[0], reason=f"{8 * END} tokens are the least; give more --corpus.")
+    run, units = TreesRun(plan, pair, settings, known, sets), list(units_of(sets, plan.sensitivity))
     lines = measure_all(units, run.measure, watch, folder=folder, job_of=unit_of, work=run.work)
     if watch.stopped:
         return BenchResult("trees", facts, {}, interrupted=True)
     figures = _figures(lines, known)
-    return BenchResult("trees", facts, figures, _tables(figures), leave(figures, out))
+    return BenchResult("trees", facts, figures, _tables(figures), leave(figures, plan.out))
 
 
 def unit_of(line: UnitLine) -> TreesUnit:
@@ -81,13 +110,13 @@ class TreesRun:
     """Measures units."""
 
     def __init__(
-        self, pair: Pair, settings: Settings, known: Knowledge, data_sets: Mapping[str, list[Tokens]],
-        new_tokens: int, nodes: int, depth: int,
-    ) -> None:  # fmt: skip
-        self._pair, self._data_sets, self._new_tokens = pair, data_sets, new_tokens
+        self, plan: TreesPlan, pair: Pair, settings: Settings, known: Knowledge, sets: Mapping[str, list[Tokens]]
+    ) -> None:
+        self._pair, self._data_sets, self._new_tokens = pair, sets, plan.max_tokens
         self._settings = settings.changed(
-            serve={"max_batch": 1}, drafters={"tree_nodes": nodes}, gamma={"max": depth, "initial": depth}
-        )
+            serve={"max_batch": 1}, drafters={"tree_nodes": plan.nodes},
+            gamma={"max": plan.depth, "initial": plan.depth},
+        )  # fmt: skip
         self._known, self._parts = known, {1.0: known}
 
     def work(self, unit: TreesUnit) -> int:
@@ -156,14 +185,14 @@ def _tables(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _answers(pair: Pair, settings: Settings, corpus: Sequence[Path], each: int, out: Path, watch: Watch) -> list[Any]:
-    """Return the target's answers, kept in ``out`` for the next time."""
-    path = out / ANSWERS
+def _answers(plan: TreesPlan, pair: Pair, settings: Settings, watch: Watch) -> list[Any]:
+    """Return the target's answers, kept in the folder for the next time."""
+    path = plan.out / ANSWERS
     if path.exists():
         return [np.array(text, np.int64) for text in json.loads(path.read_text("utf-8"))]
     watch.at("the target's answers")
-    texts = own_answers(pair, settings, corpus, each)
-    with writing(out):
+    texts = own_answers(pair, settings, plan.corpus, plan.answers)
+    with writing(plan.out):
         path.write_text(json.dumps([text.tolist() for text in texts]), encoding="utf-8")
     return texts
 

@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from annotated_types import Ge
 
-from benchmarks.vllm.picture import draw
 from benchmarks.vllm.server import (
     ENGINE,
     PLUGIN,
@@ -35,32 +34,25 @@ from benchmarks.vllm.server import (
 )  # fmt: skip
 from osd.attached.vllm.engine import VllmEngine
 from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
-from osd.bench.harness.options import (
-    DraftOption,
-    JsonOption,
-    TargetOption,
-    TemperatureOption,
-    TopPOption,
-    body_of,
-    sampling_of,
-)  # fmt: skip
-from osd.bench.harness.prompts import PromptFiles, Tokens, numbers, tokens_by_set
+from osd.bench.harness.plan import Count, PairPlan, SampledPlan, body_of, data_sets, facts_of
+from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult, save_json
-from osd.bench.harness.watch import Watch, watching
+from osd.bench.harness.watch import Watch
 from osd.demo.runner.circle import make_new_folder, own_settings
-from osd.demo.runner.measure import WINDOW
+from osd.demo.runner.measure import WINDOW, moving_share
 from osd.demo.runner.process import distil_offline, environment, save_settings, worker_beside
 from osd.demo.runner.run import EPOCHS
 from osd.models.vocabulary import load_tokenizer
 from osd.server.start import choose_pair
 from storage.errors import StoreError
 from storage.records import DEFAULT_DRAFT, Route, ratio
-from storage.sampling import GREEDY, Sampling
-from storage.settings import Settings, load_settings
+from storage.settings import Settings
 from storage.store import Store, open_store
 
 LONGEST = 512
 """Tokens of a prompt."""
+FEWEST = 10
+"""Requests after which the curve begins: an average over one or two says nothing."""
 HARVEST_SECONDS = 120.0
 """Until the last answers must be in the store."""
 
@@ -90,19 +82,8 @@ class LearningRun:
     seconds: float = 0.0
 
 
-def command(
-    vllm: Annotated[Path, typer.Option(help="Python of an environment that has vLLM and osd's plugin.")],
-    out: Annotated[Path, typer.Option(help="A new folder for all that comes of it.")],
-    target: TargetOption = None,
-    draft: DraftOption = None,
-    prompts: PromptFiles = None,
-    count: Annotated[list[str] | None, typer.Option(help="Prompts of each data set, in turn.", metavar="N,…")] = None,
-    clients: Annotated[int, typer.Option(help="Clients at a time.", min=1)] = 4,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=2)] = 64,
-    temperature: TemperatureOption = 0.0,
-    top_p: TopPOption = 1.0,
-    json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class VllmPlan(SampledPlan, PairPlan):
     """A vLLM whose draft has random weights, `osd attach` and a worker beside it: does the draft learn, and are answers
     those of a vLLM without speculation? Sampled answers are not asked for again: they differ.
 
@@ -110,46 +91,52 @@ def command(
 
     Example: `python -m benchmarks vllm --vllm .venv-vllm/bin/python --count 400,200 --out /tmp/learns`
     """
-    settings, sampling = load_settings(), sampling_of(temperature, top_p)
-    pair = choose_pair(settings.serve, target, draft)
-    counts = numbers(count or ["400,200"], "--count", int, 1)
-    found = tokens_by_set(load_tokenizer(pair.target), prompts, max(counts), LONGEST)
-    sets = {name: texts[:n] for (name, texts), n in zip(found.items(), counts, strict=False)}
+
+    vllm: Path
+    """Python of an environment that has vLLM and osd's plugin."""
+    out: Path
+    """A new folder for all that comes of it."""
+    count: tuple[Count, ...] = (400, 200)
+    """Prompts of each data set, in turn."""
+    clients: Count = 4
+    """Clients at a time."""
+    max_tokens: Annotated[int, Ge(2)] = 64
+    """Tokens of an answer at most."""
+
+
+def bench_vllm(plan: VllmPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Run it, and draw what was seen."""
+    pair, out = choose_pair(settings.serve, plan.target, plan.draft), plan.out
+    found = data_sets(plan, load_tokenizer(pair.target), max(plan.count), LONGEST)
+    sets = {name: texts[:n] for (name, texts), n in zip(found.items(), plan.count, strict=False)}
     make_new_folder(out)
-    with watching() as watch:
-        learned = LearningRun()
-        run = VllmRun(
-            settings, vllm, Path(pair.target), Path(pair.draft), out.resolve(), sets, clients, max_tokens, sampling
-        )
-        watch.begin((1 + sampling.greedy) * sum(map(len, sets.values())) + WINDOW)
-        with watch.until_ctrl_c():
-            run.go(learned, watch)
-    figures = figures_of(learned, clients)
-    facts = {
-        "target": pair.target, "draft": f"{pair.draft}, random weights", "clients": clients, "max_tokens": max_tokens,
-        "prompts": {name: len(texts) for name, texts in sets.items()}, "temperature": temperature, "top_p": top_p,
-    }  # fmt: skip
+    learned = LearningRun()
+    run = VllmRun(plan, settings, Path(pair.target), Path(pair.draft), out.resolve(), sets)
+    watch.begin((1 + plan.sampling.greedy) * sum(map(len, sets.values())) + WINDOW)
+    with watch.until_ctrl_c():
+        run.go(learned, watch)
+    figures = figures_of(learned, plan.clients)
+    facts = facts_of(
+        plan, target=pair.target, draft=f"{pair.draft}, random weights",
+        prompts={name: len(texts) for name, texts in sets.items()},
+    )  # fmt: skip
     files = {"all numbers": save_json(out / "summary.json", figures | {"settings": facts})}
     if learned.answers:
         files["acceptance"] = draw(learned.answers, [place for place, _ in learned.swaps], figures, out)
     rows = [{"prompts": name} | dict(part) for name, part in figures["sets"].items()]
-    result = BenchResult("vllm", facts, figures, {"Acceptance": rows}, files, watch.stopped)
-    raise typer.Exit(result.show(as_json=json))
+    return BenchResult("vllm", facts, figures, {"Acceptance": rows}, files, watch.stopped)
 
 
 @dataclass(frozen=True, slots=True)
 class VllmRun:
     """One run."""
 
+    plan: VllmPlan
     settings: Settings
-    vllm: Path
     target: Path
     draft: Path
     out: Path
     sets: Mapping[str, Sequence[Tokens]]
-    clients: int
-    max_tokens: int
-    sampling: Sampling = GREEDY
     token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def go(self, learned: LearningRun, watch: Watch) -> None:
@@ -165,7 +152,7 @@ class VllmRun:
                 at = learning.enter_context(attach_process(config, self.out / "attach.log", secret))
                 variables = plugin_variables(self.out, self.token, at)
                 options = (*speculation(start), *PLUGIN, *WORKER)
-                up = vllm_server(self.vllm, self.target, self.out / "vllm.log", options, variables)
+                up = vllm_server(self.plan.vllm, self.target, self.out / "vllm.log", options, variables)
                 url = serving.enter_context(up)
                 store = learning.enter_context(open_store(own))
                 self._attach(config, url, store)
@@ -176,9 +163,9 @@ class VllmRun:
             distil_offline(config, log, draft=start, route=first, out=place, epochs=EPOCHS)
             VllmEngine(url, self.token).publish(place, weights_digest(place), "offline")
             learned.offline = self._ask(url, first, prompts[-WINDOW:], watch, "offline: ")
-        if not self.sampling.greedy:
+        if not self.plan.sampling.greedy:
             return
-        with vllm_server(self.vllm, self.target, self.out / "plain.log") as url:
+        with vllm_server(self.plan.vllm, self.target, self.out / "plain.log") as url:
             for name, prompts in self.sets.items():
                 learned.plain[name] = self._ask(url, name, prompts, watch, "without speculation: ")
 
@@ -216,7 +203,7 @@ class VllmRun:
         look: Callable[[], object] = lambda: None,
     ) -> list[TokenAnswer]:  # fmt: skip
         watch.at(f"{what}{name}")
-        with ThreadPoolExecutor(self.clients) as pool:
+        with ThreadPoolExecutor(self.plan.clients) as pool:
             asked = [pool.submit(self._complete, url, name, prompt) for prompt in prompts]
             try:
                 for one in as_completed(asked):
@@ -229,9 +216,8 @@ class VllmRun:
         return [one.result() for one in asked]
 
     def _complete(self, url: str, route: str, prompt: Tokens) -> TokenAnswer:
-        body = {
-            "prompt": list(prompt), "max_tokens": self.max_tokens, "return_token_ids": True, **body_of(self.sampling)
-        }  # fmt: skip
+        body = {"prompt": list(prompt), "max_tokens": self.plan.max_tokens, "return_token_ids": True}
+        body |= body_of(self.plan.sampling)
         headers = {"Content-Type": "application/json", "X-OSD-Route": route}
         request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request) as said:
@@ -269,3 +255,31 @@ def _of_set(answers: Sequence[TokenAnswer], plain: Sequence[TokenAnswer] | None)
     same = sum(one.tokens == other.tokens for one, other in zip(answers, plain or (), strict=False))
     ends = {"alpha_first": alpha(answers[:WINDOW]), "alpha_last": alpha(answers[-WINDOW:])}
     return {"requests": len(answers), **ends, "same_ids": None if plain is None else same}
+
+
+def draw(answers: Mapping[str, Sequence[Any]], swaps: Sequence[int], figures: Mapping[str, Any], out: Path) -> Path:
+    """Draw acceptance over the requests, when versions came, and where offline distillation would have brought it."""
+    from osd.bench.harness.picture import BLUE, FAINT, INK, ORANGE, dress, make_panels, save
+
+    figure, (axes,) = make_panels(1, width=8.6, height=3.6)
+    served = [one for part in answers.values() for one in part]
+    curve = moving_share([one.accepted for one in served], [one.accepted + one.refused for one in served])
+    axes.plot(range(FEWEST, len(curve) + 1), curve[FEWEST - 1 :], color=BLUE, lw=2.2, label="draft that learns")
+    start = 0
+    for name, part in answers.items():
+        if start:
+            axes.axvline(start, color=INK, lw=1.0, alpha=0.6)
+        elif figures["alpha_offline"] is not None:
+            label, begin = "draft distilled offline", max(0, len(part) - WINDOW)
+            axes.hlines(figures["alpha_offline"], begin, len(part), color=ORANGE, lw=2.0, ls="--", label=label)
+        axes.text(start + len(part) / 2, 1.015, name, ha="center", va="bottom", fontsize=11, color=INK)
+        start += len(part)
+    later = swaps[1:]
+    label = f"version published ({len(later)})"
+    axes.plot(later, [0.012] * len(later), ls="", marker="|", ms=9, mew=1.4, color=INK, label=label)
+    axes.set(xlim=(0, max(1, len(served))), ylim=(0, 1), xlabel="requests answered by vLLM")
+    axes.set_ylabel(f"acceptance rate α, last {WINDOW} requests")
+    axes.grid(axis="y", color=FAINT, lw=0.6, alpha=0.6)
+    dress(axes)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return save(figure, out, "acceptance")

@@ -12,30 +12,23 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from osd.bench.contenders import ASSISTED, Contender, assisted_contender, osd_contender, plain_contender
+from osd.bench.harness.plan import all_prompts, data_sets, facts_of
 from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult
-from osd.bench.harness.turns import measure_all, ratio_of_turns, shifted
+from osd.bench.harness.turns import measure_all, ratio_of_turns, turns_of
 from osd.bench.harness.watch import Watch
+from osd.bench.plans import DecodePlan
 from osd.bench.recording import recording_cost
-from osd.models.pair import Pair
+from osd.models.pair import Pair, row_limit
 from osd.models.target_only import has_draft
+from osd.server.start import choose_pair
 from storage.settings import Settings
-
-
-class DecodeTurn(NamedTuple):
-    """A chunk of the prompts to be decoded by one contender."""
-
-    chunk: int
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name}, turn {self.chunk + 1}"
 
 
 @dataclass(slots=True)
@@ -58,32 +51,32 @@ class DecodedTurns:
         return ratio_of_turns(self.rates, *(other.rates for other in others)).value
 
 
-def bench_decode(
-    pair: Pair,
-    prompts: Sequence[Tokens],
-    settings: Settings,
-    watch: Watch,
-    *,
-    batches: Sequence[int] = (1, 8),
-    new_tokens: int = 64,
-    turns: int = 3,
-    recorded: int = 300,
+def bench_decode(plan: DecodePlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Load the pair and its prompts, and measure. Raises PairError, BadInput."""
+    settings = settings.changed(drafters={"kind": plan.drafter}) if plan.drafter else settings
+    names = choose_pair(settings.serve, plan.target, plan.draft, drafter=settings.drafters.kind)
+    pair = names.load(settings.serve)
+    if plan.threads:
+        torch.set_num_threads(plan.threads)
+    sets = data_sets(plan, pair.tokenizer, plan.count, row_limit(pair, settings.serve) - plan.max_tokens)
+    return decode_all(plan, pair, all_prompts(sets), settings, watch)
+
+
+def decode_all(
+    plan: DecodePlan, pair: Pair, prompts: Sequence[Tokens], settings: Settings, watch: Watch
 ) -> BenchResult:
-    """Measure ``turns`` chunks of the prompts, each decoded by every contender; more turns, less noise. What recording
-    costs is measured by itself, in so many pairs of shorter turns (0: not at all)."""
-    facts = {
-        "target": pair.target.name, "draft": pair.draft.name if has_draft(pair) else None, "batches": list(batches),
-        "prompts": len(prompts), "new_tokens": new_tokens, "turns": turns, "recorded": recorded,
-        "threads": torch.get_num_threads(),
-    }  # fmt: skip
-    measured = _measure(_contenders(pair, settings, batches, new_tokens), prompts, turns, watch)
+    """Measure chunks of the prompts, each decoded by every contender; more turns, less noise. What recording costs is
+    measured by itself, in pairs of shorter turns."""
+    facts = facts_of(
+        plan, target=pair.target.name, draft=pair.draft.name if has_draft(pair) else None, prompts=len(prompts),
+        threads=torch.get_num_threads(),
+    )  # fmt: skip
+    measured = _measure(_contenders(pair, settings, plan.batch, plan.max_tokens), prompts, plan.turns, watch)
     whole = all(each.rates for each in measured.values())
-    figures, costs = _summary(measured, batches) if whole else {}, {}
+    figures, costs = _summary(measured, plan.batch) if whole else {}, {}
     with watch.until_ctrl_c():
-        for batch in () if watch.stopped or not recorded else batches:
-            costs[str(batch)] = recording_cost(
-                pair, prompts, settings, batch=batch, new_tokens=new_tokens, pairs=recorded, watch=watch
-            ).as_dict()
+        for batch in () if watch.stopped or not plan.recorded else plan.batch:
+            costs[str(batch)] = recording_cost(plan, pair, prompts, settings, batch, watch).as_dict()
     names = next(iter(costs.values()), {})
     figures |= {name: {batch: cost[name] for batch, cost in costs.items()} for name in names}
     rows = _rows(figures) if whole else []
@@ -127,10 +120,10 @@ def _measure(
     for contender in contenders.values():
         # warm caches and cost tables, not measured; of texts that do not come again, for tables would know them
         contender.decode([prompt[::-1] for prompt in prompts[: contender.batch]])
-    jobs = [DecodeTurn(turn, name) for turn in range(turns) for name in shifted(list(contenders), turn)]
     measure_all(
-        jobs, lambda job: measured[job.name].take_turn(contenders[job.name], prompts[job.chunk :: turns]), watch
-    )
+        turns_of(list(contenders), turns),
+        lambda job: measured[job.arm].take_turn(contenders[job.arm], prompts[job.turn :: turns]), watch,
+    )  # fmt: skip
     return measured
 
 

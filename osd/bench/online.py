@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from osd.bench.harness.plan import new_folder
 from osd.bench.harness.report import BenchResult
+from osd.bench.harness.watch import Watch, note
+from osd.bench.plans import OnlinePlan
 from osd.demo.runner.circle import StreamPlan, own_settings
 from osd.demo.runner.results import RunResults, segment_facts
 from osd.demo.runner.run import run
-from osd.demo.runner.source import Segment
-from storage.sampling import GREEDY, Sampling
+from osd.demo.runner.source import Segment, segments_of
+from osd.server.start import choose_pair
 from storage.settings import Settings
 
 TITLE = "osd bench online"
@@ -32,40 +36,43 @@ requests takes one pass over the positions where the draft was refused, releases
 it."""
 
 
-def run_bench_online(
-    settings: Settings,
-    *,
-    target: str,
-    draft: str,
-    segments: Sequence[Segment],
-    out: Path,
-    console: Console,
-    max_new_tokens: int = 64,
-    batch: int | None = None,
-    arrival: str = "lockstep",
-    check_every: int = 16,
-    offline: bool = True,
-    drafter: str | None = None,
-    keep: bool = False,
-    notes: Sequence[str] = (),
-    sampling: Sampling = GREEDY,
-    recipe: str = "osd",
-) -> RunResults:
-    """Serve segments (see osd.demo.runner.source.file_segments) while a worker process trains the draft, then, unless
-    ``offline`` is False, distil a draft offline on each segment and let it read the same texts.
+def bench_online(plan: OnlinePlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Serve the prompts once by every recipe. Raises BadPromptFile, PairError, TrainingFailed."""
+    out, names = plan.out or new_folder("bench-online"), choose_pair(settings.serve, plan.target, plan.draft)
+    segments, problems = segments_of(
+        [Path(name) for name in plan.prompts], plan.requests, None if plan.in_order else plan.seed,
+        target=names.target, max_length=settings.serve.max_length, max_new_tokens=plan.max_tokens,
+    )  # fmt: skip
+    for problem in problems:
+        note(problem)
+    plan, results = replace(plan, target=names.target, draft=names.draft), {}
+    for recipe in plan.recipe:
+        folder = out if len(plan.recipe) == 1 else out / recipe
+        results[recipe] = serve_segments(plan, settings, segments, folder, recipe=recipe, notes=problems)
+        if results[recipe].facts["interrupted"]:
+            break
+    return compared(results, out)
 
-    ``target`` and ``draft``: Hugging Face folders or hub names. ``batch``: requests decoded together; None leaves
-    serve.max_batch. ``drafter``: who drafts; None leaves drafters.kind. ``notes``: what the report says went wrong with
-    the files. ``sampling``: of all answers; the target alone decodes greedy ones again. ``recipe``: one of RECIPES. The
-    rest is as in :class:`osd.demo.DemoOptions`.
+
+def serve_segments(
+    plan: OnlinePlan, settings: Settings, segments: Sequence[Segment], out: Path, *, recipe: str = "osd",
+    notes: Sequence[str] = (), check_every: int = 16,
+) -> RunResults:  # fmt: skip
+    """Serve segments with the pair that the plan names while a worker process trains the draft, then distil a draft
+    offline on each segment, where that is asked for, and let it read the same texts.
+
+    ``notes``: what the report says went wrong with the files. ``check_every``: requests after which the target alone
+    decodes a greedy one again.
     """
+    assert plan.target and plan.draft
     changes = {name: dict(section) for name, section in RECIPES[recipe].items()}
-    serve = {"target": target, "draft": draft} | ({} if batch is None else {"max_batch": batch})
+    serve = {"target": plan.target, "draft": plan.draft} | ({} if plan.batch is None else {"max_batch": plan.batch})
     changes["serve"] = serve | changes.get("serve", {})
-    changes["drafters"] = {} if drafter is None else {"kind": drafter}
-    own = own_settings(settings, out / "data", **changes)
-    plan = StreamPlan(target, draft, segments, out, own, arrival, max_new_tokens, check_every, sampling=sampling)
-    return run(plan, TITLE, console, keep=keep, offline=offline, notes=notes)
+    own = own_settings(settings, out / "data", drafters={"kind": plan.drafter}, **changes)
+    stream = StreamPlan(
+        plan.target, plan.draft, segments, out, own, plan.arrival, plan.max_tokens, check_every, sampling=plan.sampling
+    )
+    return run(stream, TITLE, Console(stderr=True), keep=plan.keep, offline=plan.offline, notes=notes)
 
 
 def compared(results: Mapping[str, RunResults], out: Path) -> BenchResult:

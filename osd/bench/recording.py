@@ -30,6 +30,7 @@ from typing import NamedTuple
 from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.turns import median_error
 from osd.bench.harness.watch import Watch
+from osd.bench.plans import DecodePlan
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.recording.recorder import Recorder
@@ -135,16 +136,9 @@ class RecordingCost:
 
 
 def recording_cost(
-    pair: Pair,
-    prompts: Sequence[Tokens],
-    settings: Settings,
-    *,
-    batch: int,
-    new_tokens: int,
-    pairs: int,
-    watch: Watch,
+    plan: DecodePlan, pair: Pair, prompts: Sequence[Tokens], settings: Settings, batch: int, watch: Watch
 ) -> RecordingCost:
-    """Decode so many pairs of turns; prompts come round again when they are all used."""
+    """Decode the plan's pairs of turns; prompts come round again when they are all used."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-")))
         changed = settings.changed(storage={"directory": folder, "url": None, **ONLY_WHEN_ASKED})
@@ -152,14 +146,13 @@ def recording_cost(
         recorder = stack.enter_context(closing(Recorder(store, changed, "bench")))
         recorder.reducer.wait()  # what is compiled once is no part of what decoding costs
         engine = Engine(pair, settings.changed(serve={"max_batch": batch}))
-        turns = _RecordingTurns(
-            engine, recorder, settings, (Request(p, max_new_tokens=new_tokens) for p in cycle(prompts))
-        )
+        requests = (Request(prompt, max_new_tokens=plan.max_tokens) for prompt in cycle(prompts))
+        turns = _RecordingTurns(engine, recorder, settings, requests)
         turns.take(WARM, Watch())
         begun = recorder.seconds, recorder.seconds_beside
-        watch.begin(pairs)
+        watch.begin(plan.recorded)
         watch.at(f"recording or not, batch {batch}")
-        found = turns.take(pairs, watch)
+        found = turns.take(plan.recorded, watch)
         found.loop, found.beside = recorder.seconds - begun[0], recorder.seconds_beside - begun[1]
     return found
 

@@ -26,6 +26,22 @@ def shifted(arms: Sequence[Arm], turn: int) -> list[Arm]:
     return [*arms[begin:], *arms[:begin]][:: -1 if turn % 2 else 1]
 
 
+class Turn(NamedTuple):
+    """An arm's turn, with so many clients where that differs."""
+
+    turn: int
+    arm: str
+    clients: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.arm}, {f'{self.clients} at a time, ' if self.clients else ''}turn {self.turn + 1}"
+
+
+def turns_of(arms: Sequence[str], turns: int, clients: int = 0) -> list[Turn]:
+    """Return so many turns of all arms."""
+    return [Turn(turn, arm, clients) for turn in range(turns) for arm in shifted(arms, turn)]
+
+
 def measure_all(
     jobs: Iterable[Job],
     measure: Callable[[Job], Measured],

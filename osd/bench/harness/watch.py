@@ -33,6 +33,7 @@ class Watch:
             return
         self._unit, self._done, self._end = 1.0, 0.0, work
         if self._bar and self._task is not None:
+            self._bar.start()
             self._bar.update(self._task, total=work, completed=0)
 
     @contextmanager
@@ -50,6 +51,7 @@ class Watch:
         """Say what is being done now."""
         if not self._bar or self._task is None:
             return
+        self._bar.start()
         self._bar.update(self._task, description=what)
         if self._bar.disable and time.monotonic() > self._told + LINE_SECONDS:
             self._told = time.monotonic()
@@ -82,19 +84,22 @@ class Watch:
 
 @contextmanager
 def watching(out: Path | None = None) -> Iterator[Watch]:
-    """A bar on the terminal, else a line now and then. ``out``: the folder where a stopped run goes on."""
+    """A bar on the terminal once something is told, else a line now and then. ``out``: the folder where a stopped run
+    goes on."""
     columns = (
         TextColumn("{task.description:<36}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
     console = Console(stderr=True)
-    with Progress(*columns, transient=True, console=console, disable=not console.is_terminal) as bar:
-        watch = Watch(bar)
-        try:
-            yield watch
-        finally:
-            if watch.stopped:
-                note("Stopped." + (f" The same command with --out {out} goes on from there." if out else ""))
+    bar = Progress(*columns, transient=True, console=console, disable=not console.is_terminal)
+    watch = Watch(bar)
+    try:
+        yield watch
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+        if watch.stopped:
+            note("Stopped." + (f" The same command with --out {out} goes on from there." if out else ""))
 
 
 def note(text: str) -> None:

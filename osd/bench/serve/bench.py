@@ -11,9 +11,8 @@ the first token are told, and an arm that is hopeless soon rests.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,13 +20,15 @@ from typing import Any
 import torch
 
 from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.plan import facts_of
 from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all, shifted
 from osd.bench.harness.watch import Watch
+from osd.bench.plans import ServePlan
 from osd.bench.serve.client import Address
 from osd.bench.serve.load import RAMP_SECONDS, Load, closed_load, open_load
-from osd.bench.serve.plan import LevelTurn, ServePlan, ServeTurn
+from osd.bench.serve.plan import LevelTurn, Schedule, ServeTurn
 from osd.bench.serve.process import server, settings_in, swapping
 from osd.bench.serve.requests import ArrivalTrace, ServeJob, jobs_of, prompts_that_fit, read_trace, shuffled_jobs
 from osd.bench.serve.result import MAIN, hopeless, level_rows, whole_line
@@ -97,12 +98,12 @@ class ServeBench:
     """Measures turns, each in its sitting."""
 
     def __init__(
-        self, pair: Pair, settings: Settings, jobs: Sequence[ServeJob], plan: ServePlan, done: Sequence[ServeTurn],
-        watch: Watch,
+        self, pair: Pair, settings: Settings, jobs: Sequence[ServeJob], schedule: Schedule,
+        done: Sequence[ServeTurn], watch: Watch,
     ) -> None:  # fmt: skip
         """``done``: the turns that are over, which others add."""
-        self._pair, self._settings, self._jobs, self._plan, self._watch = pair, settings, jobs, plan, watch
-        self._done = done
+        self._pair, self._settings, self._jobs, self._watch = pair, settings, jobs, watch
+        self._schedule, self._plan, self._done = schedule, schedule.plan, done
         self._sitting: Sitting | None = None
         self._number = -1
 
@@ -114,10 +115,10 @@ class ServeBench:
 
     def measure(self, job: LevelTurn) -> ServeTurn:
         """Load every arm that takes part."""
-        sitting, made = self._sit(job.sitting), self._plan.swaps_in(job.number)
+        sitting, made = self._sit(job.sitting), self._schedule.swaps_in(job.number)
         before = len(sitting.made)
         arms = [arm for arm in ARMS if not hopeless(loads_of(self._done, job.clients), arm)]
-        arms += [ALONE] if job.clients == self._plan.compared_at else []
+        arms += [ALONE] if job.clients == self._schedule.compared_at else []
         loads = {arm: self._load(sitting, arm, job, made) for arm in shifted(arms, job.turn)}
         new = set(loads[MAIN].versions).intersection(sitting.made) - sitting.named
         sitting.named |= new
@@ -128,7 +129,7 @@ class ServeBench:
         first."""
         arms, seconds = self._sit(max(self._number, 0)).arms, self._plan.seconds
         self._watch.at(f"{trace.name}: what the servers can do")
-        clients = 2 * self._plan.rows
+        clients = 2 * self._schedule.rows
         able = {arm: closed_load(to, iter(trace.jobs), clients, seconds).requests_per_s for arm, to in arms.items()}
         per_second, lines = SHARE * min(able.values()), {}
         for arm, address in arms.items():
@@ -160,30 +161,28 @@ def loads_of(turns: Sequence[ServeTurn], clients: int) -> dict[str, list[Load]]:
     return {arm: [loads[arm] for loads in mine if arm in loads] for arm in (*ARMS, ALONE)}
 
 
-def bench_serve(
-    settings: Settings, names: tuple[str | None, str | None], prompts: Sequence[str] | None, traces: Sequence[Path],
-    sizes: Mapping[str, Any], out: Path | None, watch: Watch,
-) -> BenchResult:  # fmt: skip
-    """Measure what the folder ``out`` does not hold yet. ``sizes``: fields of :class:`ServePlan`.
+def bench_serve(plan: ServePlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Measure what the folder of the run does not hold yet.
 
     Raises StoreError when a server does not start, BadSetting for the folder of another run, StoreWriteFailed, and what
     reading raises.
     """
+    settings = settings.changed(serve={"threads": plan.threads}) if plan.threads else settings
     settings = leave_a_core(settings)
-    pair = choose_pair(settings.serve, *names).load(settings.serve)
-    plan = ServePlan(**sizes, rows=settings.serve.max_batch)
-    texts = prompts_that_fit(pair, settings.serve, prompts, plan.max_tokens)
-    played = _traces(pair, settings, texts, traces, plan.max_tokens)
-    facts = asdict(plan) | {
-        "traces": [trace.name for trace in played], "target": pair.target.name, "draft": pair.draft.name,
-        "prompts": len(texts), "threads": torch.get_num_threads(),
-    }  # fmt: skip
+    pair = choose_pair(settings.serve, plan.target, plan.draft).load(settings.serve)
+    schedule = Schedule(plan, settings.serve.max_batch)
+    texts = prompts_that_fit(plan, pair, settings.serve)
+    played = _traces(pair, settings, texts, plan.trace, plan.max_tokens)
+    facts = facts_of(
+        plan, target=pair.target.name, draft=pair.draft.name, prompts=len(texts), rows=schedule.rows,
+        trace=[trace.name for trace in played], threads=torch.get_num_threads(),
+    )  # fmt: skip
     with ExitStack() as stack:
-        folder = RunFolder(out or Path(stack.enter_context(TemporaryDirectory())), facts, LOG, ServeTurn)
-        bench = ServeBench(pair, settings, shuffled_jobs(texts, plan.max_tokens), plan, folder.finished, watch)
+        folder = RunFolder(plan.out or Path(stack.enter_context(TemporaryDirectory())), facts, LOG, ServeTurn)
+        bench = ServeBench(pair, settings, shuffled_jobs(texts, plan.max_tokens), schedule, folder.finished, watch)
         stack.callback(bench.close)
-        turns = measure_all(plan.jobs(), bench.measure, watch, folder=folder, job_of=lambda turn: turn.job)
-        figures = figures_of(turns, plan)
+        turns = measure_all(schedule.jobs(), bench.measure, watch, folder=folder, job_of=lambda turn: turn.job)
+        figures = figures_of(turns, schedule)
         with watch.until_ctrl_c():
             if played and not watch.stopped:
                 figures["traces"] = {trace.name: bench.play(trace) for trace in played}
@@ -191,12 +190,12 @@ def bench_serve(
     return BenchResult("serve", facts, figures, {"Tokens a second, ms": rows}, interrupted=watch.stopped)
 
 
-def figures_of(turns: Sequence[ServeTurn], plan: ServePlan) -> dict[str, Any]:
+def figures_of(turns: Sequence[ServeTurn], schedule: Schedule) -> dict[str, Any]:
     """Return the last line's figures."""
-    found = {level: loads_of(turns, level) for level in plan.levels}
-    alone = {level: loads.pop(ALONE) for level, loads in found.items()}[plan.compared_at]
+    found, at = {level: loads_of(turns, level) for level in schedule.plan.concurrency}, schedule.compared_at
+    alone = {level: loads.pop(ALONE) for level, loads in found.items()}[at]
     swaps = {"published": sum(turn.published for turn in turns), "served": sum(turn.served for turn in turns)}
-    return {**whole_line(found, alone, plan.compared_at), "swaps": swaps}
+    return {**whole_line(found, alone, at), "swaps": swaps}
 
 
 def _traces(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from osd.bench.plans import ServePlan
 from osd.bench.serve.load import Load
 
 SITTINGS = 4
@@ -43,25 +44,16 @@ class ServeTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class ServePlan:
-    """What a run of `osd bench serve` measures."""
+class Schedule:
+    """Which turns a plan has, where a full batch has so many rows."""
 
-    levels: Sequence[int]
-    """Clients at a time."""
-    seconds: float
-    """Seconds of each arm at each level."""
-    turns: int
-    """Into so many parts they are divided."""
-    swaps: int
-    """New versions while goodput is measured, over all levels."""
-    max_tokens: int
+    plan: ServePlan
     rows: int
-    """Rows of a full batch."""
 
     @property
     def compared_at(self) -> int:
         """Clients at which the server is compared with the engine alone: the level that is nearest a full batch."""
-        return min(self.levels, key=lambda level: abs(level - self.rows))
+        return min(self.plan.concurrency, key=lambda level: abs(level - self.rows))
 
     def jobs(self) -> Iterator[LevelTurn]:
         """Yield all turns in order."""
@@ -74,12 +66,13 @@ class ServePlan:
     def sittings(self) -> list[list[int]]:
         """Return the clients of each turn that is measured before everything begins anew; where the engine alone is
         compared, its part of each."""
-        others = [level for level in self.levels if level != self.compared_at for _ in range(self.turns)]
-        ends = [self.turns * part // SITTINGS for part in range(SITTINGS + 1)]
+        turns, others = self.plan.turns, [level for level in self.plan.concurrency if level != self.compared_at]
+        ends = [turns * part // SITTINGS for part in range(SITTINGS + 1)]
         parts = [[self.compared_at] * (end - begin) for begin, end in pairwise(ends) if end > begin]
-        return [[*others, *parts[0]], *parts[1:]]
+        return [[*(level for level in others for _ in range(turns)), *parts[0]], *parts[1:]]
 
     def swaps_in(self, number: int) -> int:
         """Return how many versions a turn brings: all turns together have as many as are planned, evenly."""
-        before, after = (self.swaps * turns // (len(self.levels) * self.turns) for turns in (number, number + 1))
+        whole = len(self.plan.concurrency) * self.plan.turns
+        before, after = (self.plan.swaps * turns // whole for turns in (number, number + 1))
         return after - before

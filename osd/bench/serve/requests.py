@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from osd.bench.harness.plan import all_prompts
 from osd.bench.harness.prompts import Tokens, name_of, tokens_by_set
 from osd.models.pair import Pair, row_limit
 from osd.prompts import open_bytes
@@ -39,11 +40,19 @@ class TimedJob(NamedTuple):
     job: ServeJob
 
 
-def prompts_that_fit(pair: Pair, serve: ServeSettings, files: Sequence[str] | None, max_tokens: int) -> list[Tokens]:
+class AnswersPlan(Protocol):
+    """A plan whose prompts are answered with so many tokens at most."""
+
+    @property
+    def prompts(self) -> tuple[str, ...]: ...
+    @property
+    def max_tokens(self) -> int: ...
+
+
+def prompts_that_fit(plan: AnswersPlan, pair: Pair, serve: ServeSettings) -> list[Tokens]:
     """Return the prompts of all files that a row holds together with their answers. Raises BadInput where a file has
     none."""
-    sets = tokens_by_set(pair.tokenizer, files, PROMPTS, row_limit(pair, serve) - max_tokens)
-    return [prompt for prompts in sets.values() for prompt in prompts]
+    return all_prompts(tokens_by_set(pair.tokenizer, plan.prompts, PROMPTS, row_limit(pair, serve) - plan.max_tokens))
 
 
 def shuffled_jobs(prompts: Sequence[Tokens], most: int, least: int | None = None) -> list[ServeJob]:
