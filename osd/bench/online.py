@@ -56,7 +56,7 @@ def bench_online(plan: OnlinePlan, settings: Settings, watch: Watch) -> BenchRes
 
 def serve_segments(
     plan: OnlinePlan, settings: Settings, segments: Sequence[Segment], out: Path, *, recipe: str = "osd",
-    notes: Sequence[str] = (), check_every: int = 16,
+    notes: Sequence[str] = (), check_every: int = 16, console: Console | None = None,
 ) -> RunResults:  # fmt: skip
     """Serve segments with the pair that the plan names while a worker process trains the draft, then distil a draft
     offline on each segment, where that is asked for, and let it read the same texts.
@@ -72,7 +72,7 @@ def serve_segments(
     stream = StreamPlan(
         plan.target, plan.draft, segments, out, own, plan.arrival, plan.max_tokens, check_every, sampling=plan.sampling
     )
-    return run(stream, TITLE, Console(stderr=True), keep=plan.keep, offline=plan.offline, notes=notes)
+    return run(stream, TITLE, console or Console(stderr=True), keep=plan.keep, offline=plan.offline, notes=notes)
 
 
 def compared(results: Mapping[str, RunResults], out: Path) -> BenchResult:

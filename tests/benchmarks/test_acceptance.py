@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.acceptance import _lines, _names, bench_acceptance, draw
-from benchmarks.answer_reading import AnsweredPrompt, read_answer, rounds_of
-from osd.bench.harness.options import sampling_of
+from benchmarks.acceptance import AnsweredPrompt, _lines, _names, draw, read_all, read_answer, rounds_of
+from osd.bench.harness.plan import sampling_of
 from osd.bench.harness.watch import Watch
 from osd.models.features.target import FeatureTarget, read_features
 from storage.settings import load_settings
@@ -27,7 +26,7 @@ def figures() -> dict[str, Any]:
     strangers = {"near": model_of(noisy(pair.target.module, 0.05)), "far": model_of(random_module("llama", seed=7))}
     sets = {"one": prompts(4, seed=1), "two": prompts(3, seed=2)}
     settings = load_settings(serve={"max_length": 64, "max_batch": 2})
-    return bench_acceptance(pair, {"itself": pair.target} | strangers, sets, settings, 8, Watch())
+    return read_all(pair, {"itself": pair.target} | strangers, sets, settings, 8, Watch())
 
 
 def test_the_target_agrees_with_itself_and_others_less_the_further_they_are(figures: dict[str, Any]) -> None:
@@ -40,7 +39,7 @@ def test_sampled_answers_are_read_by_what_they_were_drawn_from() -> None:
     """The target accepts itself everywhere, and is not always the likeliest token itself."""
     pair, sampling = random_pair("llama"), sampling_of(0.7, 0.9)
     settings = load_settings(serve={"max_length": 64, "max_batch": 2})
-    found = bench_acceptance(pair, {"itself": pair.target}, {"one": prompts(4, seed=1)}, settings, 8, Watch(), sampling)
+    found = read_all(pair, {"itself": pair.target}, {"one": prompts(4, seed=1)}, settings, 8, Watch(), sampling)
     assert found["overlap"]["all"]["itself"] == pytest.approx(1.0, abs=1e-5)
     assert found["right"]["all"]["itself"] < 1.0
 

@@ -7,23 +7,33 @@ import math
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
-from benchmarks.distil.arms import DistilArm, arms_of
-from benchmarks.distil.bench import LOG, DistilCell, DistilPlan, bench_distil, split
-from benchmarks.distil.result import alpha, error, figures_of, tables_of
+from benchmarks.distil.bench import (
+    LOG,
+    DistilArm,
+    DistilCell,
+    DistilPlan,
+    alpha,
+    distil_table,
+    error,
+    figures_of,
+    split,
+    tables_of,
+)
 from benchmarks.distil.texts import PromptSplit, TextTest, answered
-from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.watch import Watch
 from osd.demo import DRAFT, TARGET
 from osd.demo.runner.source import demo_segments
 from osd.models.pair import load_pair
 from osd.prompts import encode
-from storage.errors import BadInput, BadSetting
+from storage.errors import BadInput
 from storage.replay.exports import read_export
 from storage.sampling import Sampling
 from storage.settings import Settings, load_settings
 
 ONE = DistilArm("TF", "forward_kl")
+LINES = TypeAdapter(DistilCell)
 
 
 def cell(arm: DistilArm, accepted: list[float], positions: list[int]) -> DistilCell:
@@ -31,14 +41,12 @@ def cell(arm: DistilArm, accepted: list[float], positions: list[int]) -> DistilC
 
 
 def test_the_arms_are_the_papers_columns_by_its_distances() -> None:
-    arms = arms_of(None, None)
+    arms = DistilPlan().arms
     assert [str(arm) for arm in arms[:3]] == ["Original", "FT", "TF, forward KL"] and len(arms) == 2 + 3 * 3
     assert {arm.learn["sampling"] for arm in arms if arm.draws} == {"student", "mixed"}
     for arm in arms:  # each is a setting that holds
         assert not arm.learns or Settings().changed(learn=arm.learn).learn.loss == arm.loss
-    assert [arm.name for arm in arms_of(["SF"], ["jsd"])] == ["Original", "FT", "SF"]
-    with pytest.raises(BadSetting, match="--sampling: 'XF' is none of TF, SF, MixF"):
-        arms_of(["XF"], None)
+    assert [arm.name for arm in DistilPlan(sampling=("SF",), loss=("jsd",)).arms] == ["Original", "FT", "SF"]
 
 
 def test_errors_are_over_texts_and_of_differences_on_the_same_ones() -> None:
@@ -67,22 +75,27 @@ def test_a_small_table_and_how_it_goes_on(tmp_path: Path) -> None:
     draws its texts with the target, in the trainer's process."""
     pair, settings = load_pair(str(TARGET), str(DRAFT)), load_settings(learn={"learning_rate": 3e-3})
     (sql,) = demo_segments(30, domains=("sql",))
-    prompts = [encode(pair.tokenizer, prompt) for prompt in dict.fromkeys(sql.prompts)]
-    splits = split({"sql": prompts}, 6)
-    plan = DistilPlan([DistilArm("Original"), DistilArm("MixF", "forward_kl")], [0.0], 2, 300, 24, 1.0, tmp_path)
-    folder = RunFolder(tmp_path, {"a": "plan"}, LOG, DistilCell)
-    cells = bench_distil(pair, settings, splits, plan, folder, Watch())
-    (learned,) = (c for c in cells if c.name == "MixF")
+    file = tmp_path / "sql.jsonl"
+    file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in dict.fromkeys(sql.prompts)))
+    plan = DistilPlan(
+        prompts=(str(file),), requests=22, test_requests=6, positions=300, max_tokens=24, temperature=(0.0,),
+        out=tmp_path,
+    )  # fmt: skip
+    arms = [DistilArm("Original"), DistilArm("MixF", "forward_kl")]
+
+    def cells() -> list[DistilCell]:
+        distil_table(plan, arms, pair, settings, Watch())
+        return [LINES.validate_json(line) for line in (tmp_path / LOG).read_text().splitlines()]
+
+    first = cells()
+    original, learned = first
     samples = [each for batch in read_export(tmp_path / "sql-0" / "learn.parquet") for each in batch]
     assert 300 <= sum(map(len, samples)) < 300 + 24 and 300 < learned.trained <= 2 * sum(map(len, samples))
-    assert alpha(learned) > alpha(cells[0]) + 0.02
+    assert alpha(learned) > alpha(original) + 0.02
     lines = (tmp_path / LOG).read_text().splitlines()
     (tmp_path / LOG).write_text(lines[0] + "\n" + lines[1][:40])  # killed in the middle of a line
-    again = RunFolder(tmp_path, {"a": "plan"}, LOG, DistilCell)
-    assert len(again.finished) == 1
-    before = [json.loads(line)["accepted"] for line in lines]
-    gone_on = bench_distil(pair, settings, splits, plan, again, Watch())
-    assert [c.accepted for c in gone_on] == before and not (tmp_path / "sql-0" / "draft").exists()
+    again = cells()
+    assert [c.accepted for c in again] == [c.accepted for c in first] and not (tmp_path / "sql-0" / "draft").exists()
 
 
 def test_sampled_texts_are_repeated_and_read_by_what_would_be_accepted(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from benchmarks.gamma.costs import CostCells, CostTable, find_costs
-from benchmarks.gpu.bench import bench_gpu
-from benchmarks.gpu.findings import SMALL
+from benchmarks.gpu import findings
+from benchmarks.gpu.bench import measure_gpu
+from benchmarks.gpu.findings import SMALL, GpuPlan
 from benchmarks.gpu.passes import oracle
 from benchmarks.gpu.rules import ASSISTED, MORE_RULES, RULES
 from benchmarks.gpu.shapes import AGREEMENT, SHAPES, random_pair
@@ -22,16 +23,17 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers' own
-def test_everything_is_measured(tmp_path: Path) -> None:
-    plan = replace(SMALL, batches=(1,), rows=(1,), new_tokens=6, repeats=2, seconds=1e6)
-    result = bench_gpu(plan, CPU, load_settings(), tmp_path, Watch())
+def test_everything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = replace(SMALL, batches=(1,), rows=(1,), new_tokens=6, repeats=2)
+    monkeypatch.setattr(findings, "SMALL", sizes)
+    result = measure_gpu(GpuPlan(small=True, seconds=1e6, out=tmp_path), CPU, load_settings(), Watch())
     figures = json.loads(json.dumps(result.line(), allow_nan=False))["figures"]
     assert figures["left_out"] == []
     rates = figures["tiny batch 1"]
     wanted = {*RULES, *MORE_RULES, "alone, eager", "goodput, eager", "fixed 4, eager", "transformers"}
     assert set(rates) == wanted | {f"transformers {name}" for name in ASSISTED} and min(rates.values()) > 0
     assert figures["tiny static cache"] > 0
-    assert [row["ms"] > 0 for row in figures["tiny passes"]["passes"]] == [True] * (len(plan.widths) + 1)
+    assert [row["ms"] > 0 for row in figures["tiny passes"]["passes"]] == [True] * (len(sizes.widths) + 1)
     assert figures["tiny learning"]["positions_a_second"] > 0 and figures["tiny swaps"]["second_ms"] > 0
     assert figures["tiny made"]["agreement"] == pytest.approx(AGREEMENT, abs=0.02)
     costs = find_costs(str(tmp_path / "tiny-captured.json"))
@@ -39,7 +41,7 @@ def test_everything_is_measured(tmp_path: Path) -> None:
 
 
 def test_what_there_is_no_time_for_is_named(tmp_path: Path) -> None:
-    result = bench_gpu(replace(SMALL, seconds=0.0), CPU, load_settings(), tmp_path, Watch())
+    result = measure_gpu(GpuPlan(small=True, seconds=1e-9, out=tmp_path), CPU, load_settings(), Watch())
     assert result.figures["left_out"] == ["tiny made: no time"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cells.ablations import ABLATIONS
-from benchmarks.cells.bench import arms_of, bench_cells
+from benchmarks.cells.bench import CellsPlan, arms_of, bench_cells
 from benchmarks.cells.cell import (
     NOT_DRAFTING,
     Arm,
@@ -21,7 +21,7 @@ from benchmarks.cells.cell import (
 )
 from benchmarks.cells.summary import Rates, figures, held_out
 from benchmarks.gamma.costs import find_costs
-from benchmarks.gamma.rounds import Recording
+from benchmarks.gamma.rounds import Recording, write_recording
 from osd.bench.harness.watch import Watch
 from osd.gamma.costs import pass_times
 from storage.errors import BadSetting
@@ -37,16 +37,24 @@ def recorded(agreement: int) -> Recording:
 
 
 def cells(count: int = 3) -> CellReplay:
-    return CellReplay(Settings(), {"good": recorded(6), "bad": recorded(1)}, TABLES, count, 0.1, 0)
+    plan = CellsPlan(rounds=(), out=Path(), count=count)
+    return CellReplay(Settings(), {"good": recorded(6), "bad": recorded(1)}, TABLES, plan)
 
 
 def test_every_arm_in_every_cell_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
-    arms = [*fixed_arms(3), Arm("goodput"), Arm("goodput", "share", 0.05)]
-    found = bench_cells(cells(), arms, [1, 2], {"of": "this"}, tmp_path, Watch())
-    lines = (tmp_path / "measured.jsonl").read_text().splitlines()
+    recordings = {"good": recorded(6), "bad": recorded(1)}
+    for name, each in recordings.items():
+        write_recording(tmp_path / f"{name}.parquet", each)
+    plan = CellsPlan(
+        rounds=tuple(tmp_path / f"{name}.parquet" for name in recordings), out=tmp_path / "run",
+        costs=("a100-c008", "h200-llama3"), vary=("goodput.share=0.05",), batch_sizes=(1, 2), count=3,
+    )  # fmt: skip
+    found, log = bench_cells(plan, Settings(), Watch()), tmp_path / "run" / "measured.jsonl"
+    lines = log.read_text().splitlines()
+    arms = [*fixed_arms(min(8, recordings["good"].depth)), Arm("goodput"), Arm("goodput", "share", 0.05)]
     assert len(lines) == 2 * 2 * 2 * len(arms)
-    (tmp_path / "measured.jsonl").write_text("".join(line + "\n" for line in lines[:9]))
-    again = bench_cells(cells(), arms, [1, 2], {"of": "this"}, tmp_path, Watch())
+    log.write_text("".join(line + "\n" for line in lines[:9]))
+    again = bench_cells(plan, Settings(), Watch())
     known = found.figures["All 8 cells"], again.figures["All 8 cells"]
     for one, other in zip(*(each.values() for each in known), strict=True):
         assert {k: v for k, v in one.items() if "µs" not in k} == {k: v for k, v in other.items() if "µs" not in k}
@@ -99,12 +107,12 @@ def test_bad_input() -> None:
         arms_of("goodput", ["goodput.share=x"])
     with pytest.raises(BadSetting, match=r"gamma.goodput.shares?"):
         require_arm(Arm("goodput", "shares", 1.0))
-    assert arms_of("goodput", ["goodput.stake=8,32", "analytic.history=3"])[1:] == [
+    assert arms_of("goodput", ["goodput.stake=8", "goodput.stake=32", "analytic.history=3"])[1:] == [
         Arm("goodput", "stake", 8.0), Arm("goodput", "stake", 32.0),
     ]  # fmt: skip
 
 
 def test_sampled_texts_have_cells_of_their_own() -> None:
     both = recording(agreeing_trace([True] * 9), sampled_trace(9, 4))
-    found = CellReplay(Settings(), {"both": both}, TABLES[:1], 1, 0.0, 0)
+    found = CellReplay(Settings(), {"both": both}, TABLES[:1], CellsPlan(rounds=(), out=Path(), count=1))
     assert [cell.temperature for cell in found.cells([1])] == [0.0, 1.0]

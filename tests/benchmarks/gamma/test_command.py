@@ -48,7 +48,7 @@ def test_a_run_and_its_replay(bench, asked, tmp_path):
     ("arguments", "words"),
     [
         (["--controllers", "analytic,fms"], f"--controllers: 'fms' is none of all, {', '.join(CONTROLLERS)}"),
-        (["--controllers", ","], "--controllers: ',' is none of all"),
+        (["--controllers", ","], "--controllers: '' is none of all"),
         (["--batch-sizes", "1,many"], "--batch-sizes: '1,many' is not a list of numbers from 1 on"),
         (["--batch-sizes", "0"], "--batch-sizes: '0' is not a list of numbers"),
         (["--initial-gammas", "0,4"], "--initial-gammas: '0,4' is not a list of numbers from 1 on"),

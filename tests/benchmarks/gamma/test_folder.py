@@ -9,14 +9,14 @@ import pytest
 
 from benchmarks.gamma.bench import MEASURED
 from benchmarks.gamma.measured import GammaMeasured
-from benchmarks.gamma.plan import GammaJob, GammaPlan
+from benchmarks.gamma.plan import Contested, GammaJob
 from osd.bench.harness.folder import PLAN as PLAN_FILE
 from osd.bench.harness.folder import RunFolder
 from storage.errors import BadSetting
 from tests.benchmarks.gamma.test_plan import PLAN
 
 
-def run_folder(path: Path, plan: GammaPlan) -> RunFolder[GammaMeasured]:
+def run_folder(path: Path, plan: Contested) -> RunFolder[GammaMeasured]:
     return RunFolder(path, asdict(plan), MEASURED, GammaMeasured)
 
 

@@ -12,16 +12,16 @@ from benchmarks.gamma.plan import (
     ALONE,
     MIX,
     ORACLE,
+    Contested,
     Entrant,
     GammaPlan,
     GammaSetting,
-    asked_plan,
 )
 from osd.gamma.factory import CONTROLLERS
 from storage.errors import BadSetting
 from tests.support.settings import settings_of
 
-PLAN = GammaPlan(
+PLAN = Contested(
     target="t", draft="d", data_sets=("sql", "chat"), prompts_digest="", controllers=("fixed", "analytic", "fsm"),
     initial=4, gammas=(1, 4, 8), temperatures=(0.0, 1.0), batches=(1, 8), count=2, max_tokens=16, turns=4,
 )  # fmt: skip
@@ -86,19 +86,18 @@ def test_a_random_draft_is_held_against_the_target_alone_also_in_large_batches()
     assert plan.prompts(added[0], 0) == [("sql", 0), ("chat", 0)]
 
 
-def asked(controllers: str = "all", gammas: str = "1,4", initial: int = 4) -> GammaPlan:
-    return asked_plan(
-        settings_of(gamma__initial=initial), [controllers], [gammas], ["0"], ["1"], count=1, max_tokens=4, turns=1
-    )
+def asked(*controllers: str, gammas: tuple[int, ...] = (1, 4), initial: int = 4) -> Contested:
+    plan = GammaPlan(controllers=controllers or ("all",), initial_gammas=gammas)
+    return Contested.of(plan, settings_of(gamma__initial=initial).gamma)
 
 
 def test_controllers_are_chosen_by_name() -> None:
-    assert asked("all").controllers == asked("fsm,all").controllers == tuple(CONTROLLERS)
-    assert asked("fsm, analytic, fsm").controllers == ("fsm", "analytic")
-    for unknown in ("fms", "analytic,fms", ""):
+    assert asked("all").controllers == asked("fsm", "all").controllers == tuple(CONTROLLERS)
+    assert asked("fsm", "analytic", "fsm").controllers == ("fsm", "analytic")
+    for unknown in (("fms",), ("analytic", "fms"), ("",)):
         with pytest.raises(BadSetting, match=r"--controllers: '(fms|)' is none of all, .*fixed, analytic"):
-            asked(unknown)
+            asked(*unknown)
 
 
 def test_initial_gamma_is_the_swept_one_nearest_to_the_settings() -> None:
-    assert [asked(gammas="1,8,12", initial=usual).initial for usual in (0, 4, 5, 8)] == [1, 1, 8, 8]
+    assert [asked(gammas=(1, 8, 12), initial=usual).initial for usual in (0, 4, 5, 8)] == [1, 1, 8, 8]

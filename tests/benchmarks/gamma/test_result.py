@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gamma.measured import GammaMeasured
-from benchmarks.gamma.plan import ALL, ORACLE, Entrant, GammaJob, GammaPlan, GammaSetting
+from benchmarks.gamma.plan import ALL, ORACLE, Contested, Entrant, GammaJob, GammaSetting
 from benchmarks.gamma.result import Results
 from benchmarks.gamma.scene import Scene
 from tests.benchmarks.gamma.test_plan import PLAN
@@ -30,7 +30,7 @@ def rate_of(entrant: Entrant) -> float:
     return {"oracle": 150.0}.get(entrant.name) or float(RATES.get(entrant.name, {}).get(entrant.gamma, 80))
 
 
-def made_up(plan: GammaPlan) -> Iterator[GammaMeasured]:
+def made_up(plan: Contested) -> Iterator[GammaMeasured]:
     for job in plan.jobs():
         yield made(job, rate_of(job.entrant) * HARDER[job.turn], digest="same")
 

@@ -12,11 +12,11 @@ import pytest
 from pydantic import TypeAdapter
 from rich.progress import Progress
 
-from benchmarks.gamma.bench import MEASURED, bench_gamma, simulate_gamma
+from benchmarks.gamma.bench import MEASURED, measure_gamma, simulate_gamma
 from benchmarks.gamma.contest import Contest, CountedCosts, Timed, with_random_draft
 from benchmarks.gamma.costs import load_costs
 from benchmarks.gamma.measured import GammaMeasured
-from benchmarks.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, GammaJob, GammaPlan, GammaSetting
+from benchmarks.gamma.plan import ALL, ALONE, MIX, ORACLE, Contested, Entrant, GammaJob, GammaPlan, GammaSetting
 from benchmarks.gamma.replay import Replay, plan_of
 from benchmarks.gamma.rounds import read_recording
 from osd.bench.harness.watch import Watch
@@ -29,7 +29,7 @@ from tests.support.models import prompts, random_pair
 from tests.support.settings import changed, settings_of
 
 SERVE = settings_of(serve__max_length=128, gamma__max=6)
-PLAN = GammaPlan(
+PLAN = Contested(
     target="random", draft="noisy", data_sets=("one", "two"), prompts_digest="",
     controllers=("fixed", "analytic", "gammatune"), initial=3, gammas=(1, 3), temperatures=(0.0, 1.0), batches=(1, 2),
     count=1, max_tokens=6, turns=2, mix=2,
@@ -73,11 +73,11 @@ class Pressing(Watch):
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pressing]:
     """A run that was stopped before its tenth job, and gone on with to the end."""
     out, pair = tmp_path_factory.mktemp("gamma") / "run", random_pair("llama", noise=0.05)
-    stopped = bench_gamma(pair, SERVE, PLAN, PROMPTS, out, Pressing(stop=10))
+    stopped = measure_gamma(PLAN, pair, PROMPTS, SERVE, out, Pressing(stop=10))
     assert (stopped.interrupted, stopped.figures, stopped.files) == (True, {}, {})
     assert len(kept(out)) == 9
     watch = Pressing()
-    bench_gamma(pair, SERVE, PLAN, PROMPTS, out, watch)
+    measure_gamma(PLAN, pair, PROMPTS, SERVE, out, watch)
     return out, watch
 
 
@@ -146,8 +146,8 @@ def test_the_oracle_takes_as_few_rounds_as_the_recorded_matches_allow(finished: 
 def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Path, Pressing], tmp_path: Path) -> None:
     out, _ = finished
     recording, table = read_recording(out / "rounds.parquet"), load_costs(out / "costs.json")
-    files = out / "rounds.parquet", str(out / "costs.json")
-    result = simulate_gamma(SERVE, PLAN, *files, tmp_path, Pressing())
+    asked = GammaPlan(controllers=PLAN.controllers, simulate=out / "rounds.parquet", costs=str(out / "costs.json"))
+    result = simulate_gamma(asked, PLAN, SERVE, tmp_path, Pressing())
     assert len(result.files) == 2 and all(path.exists() for path in result.files.values())
     assert set(result.figures["data_sets"]) == {"one", "two", MIX}
     setting = PLAN.main("one")
@@ -165,17 +165,17 @@ def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Pa
 def test_a_run_cannot_go_on_with_other_prompts(finished: tuple[Path, Pressing]) -> None:
     others = {name: list(reversed(some)) for name, some in PROMPTS.items()}
     with pytest.raises(BadSetting, match="prompts_digest is"):
-        bench_gamma(random_pair("llama", noise=0.05), SERVE, PLAN, others, finished[0], Pressing())
+        measure_gamma(PLAN, random_pair("llama", noise=0.05), others, SERVE, finished[0], Pressing())
 
 
 def test_a_controller_without_its_head_is_left_out_or_refused(tmp_path: Path) -> None:
     plan = replace(PLAN, controllers=("fixed", "specdecpp"), temperatures=(0.0,), batches=(1,), mix=0, turns=1)
     pair = random_pair("llama")
     with pytest.raises(BadSetting, match=r"gamma\.specdecpp\.head: specdecpp asks an acceptance head"):
-        bench_gamma(pair, SERVE, plan, PROMPTS, tmp_path / "a", Pressing(), insist=True)
+        measure_gamma(plan, pair, PROMPTS, SERVE, tmp_path / "a", Pressing(), insist=True)
     assert not (tmp_path / "a").exists()
     watch = Pressing()
-    result = bench_gamma(pair, SERVE, plan, PROMPTS, tmp_path / "b", watch, insist=False)
+    result = measure_gamma(plan, pair, PROMPTS, SERVE, tmp_path / "b", watch, insist=False)
     assert result.settings["controllers"] == ("fixed",)
     assert watch.said[0].startswith("specdecpp is left out: ")
 

@@ -10,12 +10,10 @@ import pytest
 
 from benchmarks.routes.bench import draw
 from benchmarks.routes.result import ArmResult, RoutedRequest, summary
-from benchmarks.routes.traffic import ARMS, ORDERS, arrange, languages_of, set_up
+from benchmarks.routes.traffic import ORDERS, arrange, languages_of, set_up
 from osd.bench.harness.folder import RunFolder
-from osd.bench.harness.prompts import choose
 from osd.demo.prompts import prompts as shipped_prompts
 from osd.server.start import SHIPPED
-from storage.errors import BadSetting
 from storage.store import open_store
 from tests.support.settings import settings_of
 
@@ -61,16 +59,6 @@ def test_domains_that_are_learned_apart_are_served_mixed() -> None:
     assert {item.domain for item in items[:90] if item.learn} == {"a"}
     assert {item.domain for item in items[90:] if item.learn} == {"b", "c"}
     assert all(item.learn for item in arrange(DOMAINS, "mixed"))
-
-
-def test_an_order_or_an_arm_that_is_not_there_is_named() -> None:
-    with pytest.raises(BadSetting, match="'sideways' is none of mixed, abrupt, gradual, linear, apart"):
-        arrange(DOMAINS, "sideways")
-    with pytest.raises(BadSetting, match=f"'routd' is none of {', '.join(ARMS)}"):
-        choose(["single", "routd"], ARMS, "--arms")
-    assert choose(["routed,single", "routed"], ARMS, "--arms") == ("routed", "single")
-    with pytest.raises(BadSetting, match="',' is none of"):
-        choose([","], ARMS, "--arms")
 
 
 def arm(hits: int, route: str | None = None, kind: str = "full", size: int = 100) -> ArmResult:

@@ -8,8 +8,9 @@ import pytest
 
 from osd.bench import decode as bench
 from osd.bench.contenders import ASSISTED, Contender
-from osd.bench.decode import DecodedTurns, bench_decode
+from osd.bench.decode import DecodedTurns, decode_all
 from osd.bench.harness.watch import Watch
+from osd.bench.plans import DecodePlan
 from storage.settings import load_settings
 from tests.support.features import feature_pair
 from tests.support.models import prompts, random_pair
@@ -17,16 +18,9 @@ from tests.support.models import prompts, random_pair
 
 def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:
     pair = random_pair("llama", eos=5)
-    result = bench_decode(
-        pair,
-        prompts(6, seed=40, longest=8),
-        load_settings(serve={"max_length": 64}),
-        Watch(),
-        batches=(1, 2),
-        new_tokens=9,
-        turns=1,
-        recorded=6,
-    ).figures
+    plan = DecodePlan(batch=(1, 2), max_tokens=9, turns=1, recorded=6)
+    settings = load_settings(serve={"max_length": 64})
+    result = decode_all(plan, pair, prompts(6, seed=40, longest=8), settings, Watch()).figures
     assert result["identical"] is True and result["differing"] == 0
     assert set(result["transformers"]) == {"plain", *ASSISTED}
     assert set(result["osd"]) == set(result["osd_blended"]) == set(result["target_alone"]) == {"1", "2"}
@@ -41,9 +35,8 @@ def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:
 def test_a_draft_that_reads_hidden_states_stands_beside_the_target_alone(drafter: str) -> None:
     settings = load_settings(serve={"max_length": 64}, drafters={"kind": drafter})
     asked = prompts(4, seed=42, longest=8)
-    result = bench_decode(
-        feature_pair("eagle", eos=5), asked, settings, Watch(), batches=(1,), new_tokens=9, turns=1, recorded=0
-    ).figures
+    plan = DecodePlan(batch=(1,), max_tokens=9, turns=1, recorded=0)
+    result = decode_all(plan, feature_pair("eagle", eos=5), asked, settings, Watch()).figures
     assert result["identical"] is True and result["ratio_vs_target_alone"]["1"] > 0
     assert set(result["transformers"]) == {"plain"} and result["ratio_vs_best_assisted"] is None
 
@@ -69,5 +62,6 @@ def test_a_text_that_differs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(bench, "_contenders", lying)
     settings = load_settings(serve={"max_length": 64})
-    result = bench_decode(pair, asked, settings, Watch(), batches=(1,), new_tokens=5, turns=1, recorded=0).figures
+    plan = DecodePlan(batch=(1,), max_tokens=5, turns=1, recorded=0)
+    result = decode_all(plan, pair, asked, settings, Watch()).figures
     assert result["identical"] is False and result["differing"] == 4

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from osd.bench.online import RECIPES, compared, run_bench_online
+from osd.bench.online import RECIPES, compared, serve_segments
+from osd.bench.plans import OnlinePlan
 from osd.demo import DRAFT, TARGET
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.results import RunResults
@@ -47,9 +46,9 @@ def test_runs_with_several_recipes_stand_side_by_side() -> None:
 @pytest.mark.long
 def test_the_papers_recipe_learns_and_serves_whatever_came_of_it(tmp_path: Path) -> None:
     (sql,) = demo_segments(40, domains=("sql",))
-    found = run_bench_online(
-        load_settings(), target=str(TARGET), draft=str(DRAFT), segments=[sql], out=tmp_path / "run", batch=2,
-        console=Console(file=io.StringIO()), max_new_tokens=32, offline=False, drafter="causal", recipe="paper",
+    plan = OnlinePlan(
+        target=str(TARGET), draft=str(DRAFT), batch=2, max_tokens=32, offline=False, drafter="causal"
     )  # fmt: skip
+    found = serve_segments(plan, load_settings(), [sql], tmp_path / "run", recipe="paper")
     assert found.facts["published"] >= 3 and found.facts["rejected"] == 0
     assert all(version["evidence"].get("min_gain") == -1 for version in found.versions[1:])

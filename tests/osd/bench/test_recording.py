@@ -9,6 +9,7 @@ import pytest
 
 from osd.bench import recording
 from osd.bench.harness.watch import Watch
+from osd.bench.plans import DecodePlan
 from osd.bench.recording import ComparedTurns, RecordedTurn, RecordingCost, TurnPair, recording_cost, usual_seconds
 from osd.engine.engine import Engine
 from osd.recording.recorder import Recorder
@@ -59,7 +60,8 @@ def test_everything_that_ends_is_kept_and_written_while_it_is_recorded(monkeypat
     monkeypatch.setattr(recording, "WARM", 1)
     settings = load_settings(serve={"max_length": 64}, storage={"flush_requests": 2})
     asked = prompts(5, seed=3, longest=8)
-    found = recording_cost(random_pair("llama"), asked, settings, batch=2, new_tokens=6, pairs=8, watch=Watch())
+    plan = DecodePlan(max_tokens=6, recorded=8)
+    found = recording_cost(plan, random_pair("llama"), asked, settings, 2, Watch())
     assert len(found.quiet) + len(found.writing) == 8 and found.writing, "requests ended, so it was asked to write"
     assert found.seconds > found.loop > 0 and found.beside > 0 and -1 < found.median("wait")[0] < 1
     assert len(heard) == len(set(heard)) and set(heard) <= set(ended)

@@ -9,13 +9,14 @@ import pytest
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
+from osd.bench.plans import ServePlan
 from osd.bench.serve.bench import LOG, figures_of, loads_of
 from osd.bench.serve.client import Reply
 from osd.bench.serve.load import Load, together
-from osd.bench.serve.plan import LevelTurn, ServePlan, ServeTurn
+from osd.bench.serve.plan import LevelTurn, Schedule, ServeTurn
 from storage.errors import BadSetting
 
-PLAN = ServePlan(levels=[1, 8], seconds=8.0, turns=8, swaps=4, max_tokens=16, rows=8)
+PLAN = Schedule(ServePlan(concurrency=(1, 8), seconds=8.0, turns=8, swaps=4, max_tokens=16), rows=8)
 
 
 def load(rate: float) -> Load:

@@ -7,8 +7,9 @@ from itertools import islice
 import pytest
 
 from osd.bench.harness.turns import shifted
+from osd.bench.plans import ServePlan
 from osd.bench.serve.load import Load
-from osd.bench.serve.plan import ServePlan
+from osd.bench.serve.plan import Schedule
 from osd.bench.serve.requests import STRIDE, jobs_of, shuffled_jobs
 from osd.bench.serve.result import TRIED, hopeless, level_line, ratio, whole_line
 
@@ -70,7 +71,7 @@ def test_all_have_the_same_prompts_in_a_turn_and_others_in_the_next() -> None:
     ("turns", "expected"), [(8, [[*[1] * 8, *[2] * 8, 4, 4], [4, 4], [4, 4], [4, 4]]), (1, [[1, 2, 4]])]
 )
 def test_a_full_batch_is_measured_in_several_sittings(turns: int, expected: list[list[int]]) -> None:
-    plan = ServePlan((1, 2, 4), 9.0, turns, swaps=5, max_tokens=16, rows=8)
+    plan = Schedule(ServePlan(concurrency=(1, 2, 4), seconds=9.0, turns=turns, swaps=5), rows=8)
     assert plan.compared_at == 4 and plan.sittings() == expected
     jobs = list(plan.jobs())
     assert [[job.clients for job in jobs if job.sitting == i] for i in range(len(expected))] == expected

@@ -16,12 +16,12 @@ import pytest
 from rich.console import Console
 
 from osd.bench import online
+from osd.bench.plans import OnlinePlan
 from osd.demo import DRAFT, TARGET
 from osd.demo.runner.results import RunResults, segment_facts
 from osd.demo.runner.run import last_line
 from osd.demo.runner.source import Segment, demo_segments
 from storage.records import RunState
-from storage.sampling import Sampling
 from storage.settings import load_settings
 from storage.store import Store, open_store
 
@@ -40,9 +40,10 @@ def small_run(out: Path) -> tuple[RunResults, str]:
     seen = io.StringIO()
     sql, finnish = demo_segments(REQUESTS, domains=("sql", "finnish"))
     too_long = Segment("finnish", (*finnish.prompts, "liian pitkä " * 2000))
-    results = online.run_bench_online(
-        load_settings(**QUICK), target=str(TARGET), draft=str(DRAFT), segments=[sql, too_long], out=out,
-        console=Console(file=seen, width=120), max_new_tokens=TOKENS, batch=2, check_every=7, keep=True,
+    plan = OnlinePlan(target=str(TARGET), draft=str(DRAFT), max_tokens=TOKENS, batch=2, keep=True)
+    console = Console(file=seen, width=120)
+    results = online.serve_segments(
+        plan, load_settings(**QUICK), [sql, too_long], out, console=console, check_every=7
     )  # fmt: skip
     return results, seen.getvalue()
 
@@ -63,11 +64,10 @@ def test_a_small_run_of_the_whole_circle(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_sampled_traffic_is_learned_from_and_told_by_what_would_be_accepted(tmp_path: Path) -> None:
     (sql,) = demo_segments(30, domains=("sql",))
-    results = online.run_bench_online(
-        load_settings(**QUICK), target=str(TARGET), draft=str(DRAFT), segments=[sql], out=tmp_path / "run",
-        console=Console(file=io.StringIO(), width=120), max_new_tokens=TOKENS, batch=2, check_every=7,
-        drafter="causal", sampling=Sampling(0.8, top_p=0.95),
-    )  # fmt: skip
+    plan = OnlinePlan(
+        target=str(TARGET), draft=str(DRAFT), max_tokens=TOKENS, batch=2, drafter="causal", temperature=0.8, top_p=0.95
+    )
+    results = online.serve_segments(plan, load_settings(**QUICK), [sql], tmp_path / "run", check_every=7)
     facts, told = segment_facts(results.served), results.facts
     assert facts["alpha_last"] > facts["alpha_frozen"] + 0.02 and facts["alpha_offline"] > facts["alpha_frozen"] + 0.02
     assert abs(facts["alpha_last"] - facts["alpha_counted"]) < 0.15

@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.soak.bench import draw
-from benchmarks.soak.watch import ProcessSample, Watcher, ends, growth, look
+from benchmarks.soak import ProcessSample, Watcher, draw, ends, growth, look
 
 
 def samples(memory: list[float]) -> list[ProcessSample]:
