@@ -17,7 +17,8 @@ from storage.settings import load_settings
 BENCHES = {
     "acceptance": "acceptance", "cells": "cells.bench", "distil": "distil.bench", "drafts": "drafts",
     "eagle": "eagle.bench", "encoder-decoder": "encoder_decoder", "gamma": "gamma.bench", "gpu": "gpu.bench",
-    "harvest": "harvest", "rounds": "rounds", "router": "router.bench", "routes": "routes.bench",
+    "harvest": "harvest", "papers": "papers.bench", "rounds": "rounds", "router": "router.bench",
+    "routes": "routes.bench",
     "servers": "servers", "soak": "soak", "trees": "trees.bench", "vllm": "vllm.bench", "walk": "walk",
 }  # fmt: skip
 """The modules of ``bench_NAME``; the class of its plan stands in its signature."""
@@ -26,16 +27,13 @@ BENCHES = {
 def main(arguments: Sequence[str]) -> int:
     """Run the bench that the first argument names; return the exit status."""
     name, *options = arguments or ["--help"]
-    if name not in (*BENCHES, "papers"):
-        note(f"Usage: python -m benchmarks NAME [OPTIONS]; NAME is one of {', '.join(sorted((*BENCHES, 'papers')))}.")
+    if name not in BENCHES:
+        note(f"Usage: python -m benchmarks NAME [OPTIONS]; NAME is one of {', '.join(BENCHES)}.")
         return 0 if name == "--help" else 2
     app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="markdown")
-    if name == "papers":
-        app.command(name)(import_module("benchmarks.papers.command").papers)
-    else:
-        module = import_module(f"benchmarks.{BENCHES[name]}")
-        bench = getattr(module, f"bench_{name.replace('-', '_')}")
-        app.command(name)(command(getattr(module, bench.__annotations__["plan"]), bench, lambda _: load_settings()))
+    module = import_module(f"benchmarks.{BENCHES[name]}")
+    bench = getattr(module, f"bench_{name.replace('-', '_')}")
+    app.command(name)(command(getattr(module, bench.__annotations__["plan"]), bench, lambda _: load_settings()))
     try:
         app(options, prog_name=f"benchmarks {name}")
     except OsdError as error:

@@ -18,6 +18,7 @@ from benchmarks.papers.experiment import PaperFindings, PapersBench
 from benchmarks.papers.page import leave
 from benchmarks.papers.results import EntryJob, EntryResult, PapersRun, all_jobs, keep, kept, run_of
 from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.plan import PairPlan
 from osd.bench.harness.prompts import name_of
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
@@ -29,20 +30,30 @@ from storage.settings import Settings
 SMALL, FULL = "small", "full"
 
 
-@dataclass(frozen=True, slots=True)
-class PapersPlan:
-    """What is asked for."""
+@dataclass(frozen=True, kw_only=True)
+class PapersPlan(PairPlan):
+    """Every table and figure of five papers: what is claimed, what comes of it here, confirmed, refuted or open.
 
-    papers: Sequence[str] = ()
-    """None named are all."""
-    ids: Sequence[str] = ()
+    Leaves a page (results.md, index.html) with everything that the folder holds. Ctrl-C stops it; the same command goes
+    on. What is run, and by which rule each claim is judged, stands in the catalogue, benchmarks/papers/*.toml.
+
+    Example: `python -m benchmarks papers --paper gammatune --table "Table 2" --small --out out/papers --json`
+    """
+
+    paper: tuple[str, ...] = ()
+    """Papers: osd, on_the_fly, specdecpp, gammatune, adaptix. Default: all."""
+    table: tuple[str, ...] = ()
+    """Tables, figures, theorems by their names there: "Table 4". Default: all."""
+    small: bool = False
+    """Shows that all of it works: the default."""
     full: bool = False
-    target: str | None = None
-    draft: str | None = None
-    prompts: Sequence[str] = ()
+    """For verdicts."""
     seed: int = 0
-    beside: Sequence[Path] = ()
-    """Folders of other runs, whose figures the page tells beside."""
+    """Which prompts are drawn, and everything else that is."""
+    out: Path = Path("out/papers")
+    """Folder of the page; what is there already is not run again."""
+    beside: tuple[Path, ...] = ()
+    """Folders of other runs (pair, prompts, seed), told beside."""
 
 
 def chosen(papers: Sequence[str], ids: Sequence[str]) -> list[EntryJob]:
@@ -60,17 +71,17 @@ def chosen(papers: Sequence[str], ids: Sequence[str]) -> list[EntryJob]:
     return [job for job in jobs if not wanted or job.entry.id.casefold() in wanted]
 
 
-def bench_papers(settings: Settings, watch: Watch, out: Path, plan: PapersPlan) -> BenchResult:
-    """Run what is asked for and not yet in ``out``, then write the page of everything that is there.
+def bench_papers(plan: PapersPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Run what is asked for and not yet in the folder, then write the page of everything that is there.
 
     An entry that fails with an error of osd is kept without findings, its claims open, until the next run, which tries
-    it again. Raises BadSetting for what there is not, or where ``out`` holds a run of another plan; StoreWriteFailed.
+    it again. Raises BadSetting for what there is not, or where the folder holds another plan's run; StoreWriteFailed.
     """
-    others = [run_of(path, "--beside") for path in plan.beside]
+    out, others = plan.out, [run_of(path, "--beside") for path in plan.beside]
     if len({other.name for other in others}) < len(others):
         reason = "two of the folders have one name, by which the page tells them apart; rename one"
         raise BadSetting(source="option", key="--beside", reason=reason)
-    jobs, pair = chosen(plan.papers, plan.ids), choose_pair(settings.serve, plan.target, plan.draft)
+    jobs, pair = chosen(plan.paper, plan.table), choose_pair(settings.serve, plan.target, plan.draft)
     facts = {
         "target": told(pair.target, pair.shipped), "draft": told(pair.draft, pair.shipped),
         "prompts": [name_of(Path(name)) for name in plan.prompts], "size": FULL if plan.full else SMALL,

@@ -23,6 +23,8 @@ from osd.server.start import choose_pair
 from storage.errors import BadSetting
 from storage.settings import Settings
 
+RoutesArm = Literal["single", "routed", "routed_lora", "by_language"]
+Order = Literal["mixed", "abrupt", "gradual", "linear", "apart"]
 TEACHING = 80
 """Prompts of each data set from which topics are taught; they are not served."""
 
@@ -44,9 +46,9 @@ class RoutesPlan(SampledPlan, PairPlan):
     """Tokens of an answer at most."""
     batch: Count = 4
     """Requests decoded together."""
-    arms: tuple[Literal["single", "routed", "routed_lora", "by_language"], ...] = ("single", "routed", "routed_lora")
+    arms: tuple[RoutesArm, ...] = ("single", "routed", "routed_lora")
     """What is compared."""
-    order: Literal["mixed", "abrupt", "gradual", "linear", "apart"] = "mixed"
+    order: Order = "mixed"
     """mixed: request by request. abrupt: one domain after another. gradual: each fades into the next. linear: the first
     fades into the last from begin to end. apart: mixed, but learned from the first alone in the first half, and from
     the others alone then."""

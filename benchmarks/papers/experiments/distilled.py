@@ -10,9 +10,18 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import TypeAdapter
 
-from benchmarks.distil.arms import ORIGINAL, DistilArm, arms_of
-from benchmarks.distil.bench import LOG, DistilCell, DistilPlan, distil_draft, split
-from benchmarks.distil.result import REFERENCE, tables_of
+from benchmarks.distil.bench import (
+    LOG,
+    ORIGINAL,
+    REFERENCE,
+    DistilArm,
+    DistilCell,
+    DistilPlan,
+    distil_draft,
+    distil_table,
+    split,
+    tables_of,
+)  # fmt: skip
 from benchmarks.distil.texts import answered
 from benchmarks.figures import PaperFigure, difference_of_shares, least, mean_of
 from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
@@ -56,16 +65,14 @@ class DistilTable(PaperExperiment):
         return PaperFindings(figures, tables_of(cells))
 
     def _measured(self, bench: PapersBench) -> list[DistilCell]:
-        from benchmarks.distil.table import bench_table
-
         out = bench.folder(self.named("distil"))
-        arms = [arm for arm in arms_of(None, None) if arm.name not in ("SF", "MixF") or arm.loss == REFERENCE.loss]
-        plan = DistilPlan(arms, self.temperatures, self.epochs, self.positions, self.tokens, 1.0, out)
-        tests = max(2, self.texts // 4)
-        bench_table(
-            bench.pair, bench.settings, plan, bench.watch, prompts=bench.prompts, requests=self.texts,
-            test_requests=tests, seed=bench.seed,
+        plan = DistilPlan(
+            prompts=tuple(bench.prompts), requests=self.texts, test_requests=max(2, self.texts // 4),
+            positions=self.positions, max_tokens=self.tokens, epochs=self.epochs, temperature=self.temperatures,
+            seed=bench.seed, out=out,
         )  # fmt: skip
+        arms = [arm for arm in plan.arms if arm.name not in ("SF", "MixF") or arm.loss == REFERENCE.loss]
+        distil_table(plan, arms, bench.pair, bench.settings, bench.watch)
         return [LINES.validate_json(line) for line in (out / LOG).read_text("utf-8").splitlines()]
 
 

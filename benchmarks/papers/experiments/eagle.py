@@ -38,9 +38,10 @@ class EagleExperiment(PaperExperiment):
 
     def _decoded(self, bench: PapersBench) -> Sequence[DepthCell]:
         plan = EaglePlan(
-            bench.prompts, self.learn, self.texts, self.warm, self.tokens, self.costs, seed=bench.seed
+            out=bench.folder(self.named("eagle")), prompts=tuple(bench.prompts), learn=self.learn, count=self.texts,
+            warm=self.warm, max_tokens=self.tokens, costs=self.costs, seed=bench.seed,
         )  # fmt: skip
-        return decode_all(bench.pair, bench.settings, plan, bench.folder(self.named("eagle")), bench.watch)
+        return decode_all(plan, bench.pair, bench.settings, bench.watch)
 
 
 class Depths(EagleExperiment):

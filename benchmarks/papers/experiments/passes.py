@@ -12,12 +12,14 @@ import torch.nn.functional as F
 from pydantic import TypeAdapter
 
 from benchmarks.figures import mean_of
+from benchmarks.gamma.bench import MEASURED, bench_gamma
 from benchmarks.gamma.measured import GammaMeasured, told
-from benchmarks.gamma.plan import ALONE, GammaPlan, GammaSetting
+from benchmarks.gamma.plan import ALONE, Contested, GammaPlan, GammaSetting
 from benchmarks.gamma.scene import Scene
 from benchmarks.papers.experiment import PaperExperiment, PaperFindings, PapersBench
 from benchmarks.papers.experiments.heads import BEST, HeadsExperiment
 from benchmarks.papers.experiments.timing import TimedEngine
+from osd.bench.harness.prompts import numbers
 from osd.models.pair import Pair
 
 LINES = TypeAdapter(GammaMeasured)
@@ -56,22 +58,19 @@ class ForwardTimes(HeadsExperiment):
         return PaperFindings({name: mean_of(some) for name, some in figures.items() if some}, {"Forward times": rows})
 
     def _timed(self, bench: PapersBench) -> dict[str, Scene]:
-        from benchmarks.gamma.bench import MEASURED, measure
-        from benchmarks.gamma.plan import asked_plan
-
-        head = str(self.heads(bench).head(BEST))
+        head, out = str(self.heads(bench).head(BEST)), bench.folder(self.named("timed"))
         settings = bench.settings.changed(gamma={"specdecpp": {"head": head}, "routes": {}})
-        plan = asked_plan(
-            settings, ["fixed,specdecpp"], [self.lengths], ["1"], ["1"], count=1, max_tokens=self.tokens,
-            turns=self.turns, mix=0, random_draft=False,
+        asked = GammaPlan(
+            target=bench.target, draft=bench.draft, prompts=tuple(bench.prompts), seed=bench.seed, out=out,
+            controllers=("fixed", "specdecpp"), initial_gammas=numbers([self.lengths], "lengths", int, 1),
+            temperatures=(1.0,), batch_sizes=(1,), count=1, max_tokens=self.tokens, turns=self.turns,
         )  # fmt: skip
-        out = bench.folder(self.named("timed"))
-        names = (bench.target, bench.draft)
-        measure(settings, plan, names, bench.prompts, bench.seed, out, bench.watch, insist=True)
+        bench_gamma(asked, settings, bench.watch)
+        plan = Contested.of(asked, settings.gamma)
         return scenes_by_set([LINES.validate_json(line) for line in (out / MEASURED).read_text().splitlines()], plan)
 
 
-def scenes_by_set(measured: Sequence[GammaMeasured], plan: GammaPlan) -> dict[str, Scene]:
+def scenes_by_set(measured: Sequence[GammaMeasured], plan: Contested) -> dict[str, Scene]:
     """Return the measurements of each data set, told by what rounds of their kinds usually take."""
     by_setting: dict[GammaSetting, list[GammaMeasured]] = defaultdict(list)
     for each in measured:

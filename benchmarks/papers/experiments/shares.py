@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 from pydantic import TypeAdapter
+from rich.console import Console
 
 from benchmarks.distil.texts import PromptSplit, TextTest, answered
 from benchmarks.figures import PaperFigure, difference_of_shares, mean_of, ratio_of_sums
@@ -20,6 +21,8 @@ from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, 
 from benchmarks.papers.experiments.distilled import distilled_on
 from benchmarks.papers.experiments.served import BATCH, apart, drawn, fresh, last_third
 from osd.bench.harness.report import save_json
+from osd.bench.online import serve_segments
+from osd.bench.plans import OnlinePlan
 from osd.demo.runner.measure import FinishedRequest, Whose, moving, recovered_after
 from osd.demo.runner.source import Segment
 from osd.models.pair import load_model
@@ -67,19 +70,16 @@ class SharesOfData(PaperExperiment):
         return PaperFindings({**online, **shares}, tables, pictures)
 
     def _served(self, bench: PapersBench) -> Served:
-        from rich.console import Console
-
-        from osd.bench.online import run_bench_online
-
         folder = bench.folder("online")
         kept = folder / f"{self.named('served')}.json"
         if kept.exists():
             return LINES.validate_json(kept.read_bytes())
-        results = run_bench_online(
-            bench.settings, target=bench.target, draft=bench.draft, segments=drawn(bench, self, self.texts),
-            out=fresh(folder, "run"), console=Console(quiet=True), max_new_tokens=self.tokens, batch=BATCH,
-            drafter="causal", check_every=0,
+        plan = OnlinePlan(
+            target=bench.target, draft=bench.draft, max_tokens=self.tokens, batch=BATCH, drafter="causal"
         )  # fmt: skip
+        segments, out = drawn(bench, self, self.texts), fresh(folder, "run")
+        quiet = Console(quiet=True)
+        results = serve_segments(plan, bench.settings, segments, out, check_every=0, console=quiet)
         if results.facts["interrupted"]:
             raise KeyboardInterrupt
         save_json(kept, [asdict(one) for one in results.served])

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.figures import PaperFigure, exact, least, mean_of, ratio_of_sums
 from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
-from benchmarks.trees.bench import MEASURED, TreesRun, bench_trees, unit_of
+from benchmarks.trees.bench import MEASURED, TreesPlan, TreesRun, measure_trees, unit_of
 from benchmarks.trees.corpora import Knowledge, read_texts
 from benchmarks.trees.methods import ALONE, FROZEN, GREEDY, MCTS, TreesUnit
 from benchmarks.trees.result import UnitLine
@@ -46,10 +46,8 @@ class TreesExperiment(PaperExperiment):
 
     def _measured(self, bench: PapersBench) -> Lines:
         out = bench.folder(self.named("trees"))
-        bench_trees(
-            bench.pair, bench.settings, bench.sets(self.texts, self.tokens), [self.corpus(bench, out)], out,
-            bench.watch, new_tokens=self.tokens, answers=0, sensitivity=True,
-        )  # fmt: skip
+        plan = TreesPlan(corpus=(self.corpus(bench, out),), max_tokens=self.tokens, answers=0, out=out)
+        measure_trees(plan, bench.pair, bench.sets(self.texts, self.tokens), bench.settings, bench.watch)
         return [json.loads(line) for line in (out / MEASURED).read_text("utf-8").splitlines()]
 
     def corpus(self, bench: PapersBench, folder: Path) -> Path:
@@ -180,7 +178,8 @@ class Categories(TreesExperiment):
             if len(fitting) >= min(self.texts, 2):
                 sets[name] = fitting[: self.texts]
         facts = {"sets": {name: len(some) for name, some in sets.items()}, "tokens": self.tokens}
-        run = TreesRun(pair, bench.settings, known, sets, self.tokens, NODES, DEPTH)
+        plan = TreesPlan(corpus=(), max_tokens=self.tokens, nodes=NODES, depth=DEPTH)
+        run = TreesRun(plan, pair, bench.settings, known, sets)
         folder = RunFolder(out, facts, MEASURED, UnitLine)
         units = [TreesUnit("speed", name, (ALONE.name, MCTS.name)) for name in sets]
         lines = measure_all(units, run.measure, bench.watch, folder=folder, job_of=unit_of, work=run.work)

@@ -8,9 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-import typer
+from typing import Any, TypeVar
 
 from osd.bench.harness.watch import note
 from osd.prompts import Prompt, encode, read_prompts
@@ -20,13 +18,6 @@ MOST_LINES = 20_000
 """Lines of a file that are looked at."""
 Tokens = tuple[int, ...]
 N = TypeVar("N", int, float)
-
-PromptFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--prompts", metavar="FILE,…", help="JSONL files, plain or .gz, with a `prompt` field; each is a data set."
-    ),
-]
 
 
 def listed(values: Sequence[str] | None) -> list[str]:

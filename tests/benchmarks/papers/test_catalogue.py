@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from benchmarks.__main__ import main
 from benchmarks.papers import bench
+from benchmarks.papers.bench import PapersPlan
 from benchmarks.papers.catalogue import Paper, PaperEntry, all_papers, load_papers
 from benchmarks.papers.results import EntryJob, all_jobs
 from osd.bench.harness.report import BenchResult
@@ -57,9 +58,9 @@ def test_folders_of_entries_are_apart() -> None:
 def test_the_command_for_an_entry_leads_to_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[EntryJob]] = []
 
-    def run(_settings: object, _watch: object, _out: Path, plan: bench.PapersPlan) -> BenchResult:
+    def run(plan: PapersPlan, _settings: object, _watch: object) -> BenchResult:
         assert plan.full
-        asked.append(bench.chosen(plan.papers, plan.ids))
+        asked.append(bench.chosen(plan.paper, plan.table))
         return BenchResult("papers", {}, {})
 
     monkeypatch.setattr(bench, "bench_papers", run)

@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Run:
     settings = settings_of(storage__directory=tmp_path / "data")
 
     def run_papers(out: str, ids: list[str], **plan: Any) -> BenchResult:
-        return bench_papers(settings, Watch(), tmp_path / out, PapersPlan(["osd"], ids, **plan))
+        return bench_papers(PapersPlan(paper=("osd",), table=tuple(ids), out=tmp_path / out, **plan), settings, Watch())
 
     return run_papers
 
@@ -66,10 +66,10 @@ def test_what_entries_share_fails_once_and_is_tried_again_by_the_next_run(
 
     monkeypatch.setattr(EntryRun, "plan", lambda _run, _full: Shared())
     settings, out = settings_of(storage__directory=papers_bench.out / "data"), papers_bench.out / "out"
-    plan = PapersPlan(["osd"], ["Table 1", "Table 2"])
-    assert len(bench_papers(settings, Watch(), out, plan).figures["failed"]) == 2 and asked == ["shared"]
+    plan = PapersPlan(paper=("osd",), table=("Table 1", "Table 2"), out=out)
+    assert len(bench_papers(plan, settings, Watch()).figures["failed"]) == 2 and asked == ["shared"]
     papers_bench.kept["shared"] = 1
-    assert bench_papers(settings, Watch(), out, plan).figures["failed"] == {}
+    assert bench_papers(plan, settings, Watch()).figures["failed"] == {}
 
 
 def test_another_plan_wants_another_folder_and_names_must_be_known(run: Run) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.distil.arms import arms_of
-from benchmarks.distil.bench import DistilCell
+from benchmarks.distil.bench import DistilCell, DistilPlan
 from benchmarks.distil.texts import answers
 from benchmarks.eagle.arms import ANALYTIC, ARMS, FIXED, DepthCell, jobs_of
 from benchmarks.eagle.told import DepthText, TreeRound
@@ -115,7 +114,7 @@ def test_drafts_of_table_1_are_compared_on_the_same_texts(papers_bench: PapersBe
     plan = plan_of("osd, Table 1", full=True)
     papers_bench.kept[plan.named("distil")] = [
         DistilCell(name, temperature, arm.name, arm.loss, [20 * rates[arm.name] + i for i in range(5)], [20] * 5)
-        for name in ("sql", "chat") for temperature in (0.0, 1.0) for arm in arms_of(None, None)
+        for name in ("sql", "chat") for temperature in (0.0, 1.0) for arm in DistilPlan().arms
     ]  # fmt: skip
     figures = plan.run(papers_bench).figures
     assert figures["tf_minus_original"].value == pytest.approx(0.4) and figures["tf_minus_sf_sampled"].value > 0.19
