@@ -43,7 +43,7 @@ class CellsPlan:
     rules: tuple[str, ...] = ("goodput",)
     """Gamma rules."""
     vary: tuple[str, ...] = ()
-    """Values of a rule's setting, RULE.KEY=V each, chosen with tables and pairs held out."""
+    """Values of a rule's setting, RULE.KEY=V:V, chosen with tables and pairs held out."""
     ablate: bool = False
     """goodput without each of its terms, too."""
     batch_sizes: tuple[Count, ...] = (1, 8, 32)
@@ -83,16 +83,16 @@ def bench_cells(plan: CellsPlan, settings: Settings, watch: Watch) -> BenchResul
 
 
 def arms_of(rule: str, vary: Sequence[str]) -> list[Arm]:
-    """Return the rule as it is, and with each value of its settings that ``vary`` (RULE.KEY=V) names. Raises
+    """Return the rule as it is, and with each value of its settings that ``vary`` (RULE.KEY=V:V) names. Raises
     BadSetting."""
     arms = [Arm(rule)]
     for text in vary:
-        name, _, value = text.partition("=")
+        name, _, values = text.partition("=")
         owner, _, key = name.partition(".")
         try:
-            arms += [Arm(rule, key, float(value))] if owner == rule else []
+            arms += [Arm(rule, key, float(value)) for value in values.split(":") if owner == rule]
         except ValueError:
-            raise BadSetting(source="option", key="--vary", reason=f"{text!r} is not RULE.KEY=NUMBER") from None
+            raise BadSetting(source="option", key="--vary", reason=f"{text!r} is not RULE.KEY=NUMBER:NUMBER") from None
     return arms
 
 

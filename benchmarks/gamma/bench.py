@@ -3,7 +3,6 @@
 plan.json, measured.jsonl   what to do and what was done: the same command with this folder goes on from there
 rounds.parquet, costs.json  what ``--simulate`` and ``--costs`` take
 bench.json                  every figure, with definitions
-throughput                  the picture, .png and .svg
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from osd.models.acceptance_head import head_in_settings
 from osd.models.pair import Pair, row_limit
 from osd.server.start import choose_pair
 from storage.errors import BadInput, BadSetting, OsdError
-from storage.files.files import writing
 from storage.settings import Settings
 
 ROUNDS, COSTS, BENCH, MEASURED = "rounds.parquet", "costs.json", "bench.json", "measured.jsonl"
@@ -148,13 +146,8 @@ def _result(
     plan: Contested, measured: Sequence[GammaMeasured], out: Path, watch: Watch, more: Mapping[str, Any] | None = None
 ) -> BenchResult:
     """Work the figures out and leave them in the folder; of a run that was stopped there are none."""
-    from benchmarks.gamma.picture import draw_throughput  # matplotlib takes a second to load
-    from osd.bench.harness.picture import save
-
     if watch.stopped:
         return BenchResult("gamma", asdict(plan), {}, interrupted=True)
     results = Results(plan, measured, more or {})
     files = {"all figures": save_json(out / BENCH, results.summary())}
-    with writing(out):
-        files["throughput"] = save(draw_throughput(results.main, plan), out, "throughput")
     return BenchResult("gamma", asdict(plan), results.figures(), results.tables(), files)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.vllm.bench import LearningRun, TokenAnswer, alpha, figures_of
-from benchmarks.vllm.picture import draw
+from benchmarks.vllm.bench import LearningRun, TokenAnswer, alpha, draw, figures_of
 from osd.demo.runner.measure import WINDOW
 
 

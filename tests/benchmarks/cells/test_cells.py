@@ -107,7 +107,7 @@ def test_bad_input() -> None:
         arms_of("goodput", ["goodput.share=x"])
     with pytest.raises(BadSetting, match=r"gamma.goodput.shares?"):
         require_arm(Arm("goodput", "shares", 1.0))
-    assert arms_of("goodput", ["goodput.stake=8", "goodput.stake=32", "analytic.history=3"])[1:] == [
+    assert arms_of("goodput", ["goodput.stake=8:32", "analytic.history=3"])[1:] == [
         Arm("goodput", "stake", 8.0), Arm("goodput", "stake", 32.0),
     ]  # fmt: skip
 

@@ -92,7 +92,7 @@ def test_progress_is_told_in_the_units_of_the_plan(finished: tuple[Path, Pressin
     assert watch.done == pytest.approx(watch.work) and watch.work > 0 and watch.said == []
 
 
-def test_it_leaves_figures_a_picture_rounds_and_costs(finished: tuple[Path, Pressing]) -> None:
+def test_it_leaves_figures_rounds_and_costs(finished: tuple[Path, Pressing]) -> None:
     out, _ = finished
     bench = json.loads((out / "bench.json").read_text())
     held = [j for j in PLAN.jobs() if not j.setting.temperature and j.entrant.kind != "assisted" and j.entrant != ALONE]
@@ -103,8 +103,6 @@ def test_it_leaves_figures_a_picture_rounds_and_costs(finished: tuple[Path, Pres
     assert oracle["discard_rate"] == 0
     alone = bench["settings"]["one T=0 batch 1"]["counts"]["fixed 0"]
     assert alone["verification_rate"] == 1 and oracle["verification_rate"] < 1
-    for name in ("throughput.png", "throughput.svg"):
-        assert (out / name).stat().st_size > 5000, name
     assert len(read_recording(out / "rounds.parquet").of("two", 1.0)) == PLAN.prompts_needed()
     assert load_costs(out / "costs.json").verify_ms(1, 1) > 0
 
@@ -148,7 +146,7 @@ def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Pa
     recording, table = read_recording(out / "rounds.parquet"), load_costs(out / "costs.json")
     asked = GammaPlan(controllers=PLAN.controllers, simulate=out / "rounds.parquet", costs=str(out / "costs.json"))
     result = simulate_gamma(asked, PLAN, SERVE, tmp_path, Pressing())
-    assert len(result.files) == 2 and all(path.exists() for path in result.files.values())
+    assert len(result.files) == 1 and all(path.exists() for path in result.files.values())
     assert set(result.figures["data_sets"]) == {"one", "two", MIX}
     setting = PLAN.main("one")
     measured = kept(out)

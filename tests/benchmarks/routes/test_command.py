@@ -1,15 +1,13 @@
-"""`benchmarks routes` and `benchmarks drafts` as a person calls them, with the pair that ships with osd."""
+"""`benchmarks routes` as a person calls it, with the pair that ships with osd."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from osd.demo.prompts import prompts
-from osd.server.start import SHIPPED
 
 
 @pytest.fixture
@@ -44,20 +42,3 @@ def test_too_few_prompts_are_refused_before_anything_starts(bench, tmp_path):
     path.write_text('{"prompt": "one"}\n')
     done = bench("routes", "--prompts", path, "--out", tmp_path / "run")
     assert done.exit_code == 2 and "few has 1 prompts" in done.stderr
-
-
-def test_drafts_are_compared_with_the_choice_among_them(bench, files, tmp_path):
-    shutil.copytree(SHIPPED / "draft", tmp_path / "other")
-    drafts = ["--target", SHIPPED / "target", "--draft", SHIPPED / "draft", "--draft", tmp_path / "other"]
-    small = ["--requests", 3, "--warm-up", 3, "--max-tokens", 6]
-    done = bench("drafts", *drafts, "--prompts", files[0], *small, "--json")
-    assert done.exit_code == 0, done.stderr
-    line = json.loads(done.stdout.splitlines()[-1])["figures"]
-    assert line["all"]["tokens_per_s"].keys() == {"auto", "default", "other"}
-    assert line["all"]["alpha"]["default"] == line["all"]["alpha"]["other"]
-    assert line["sets"]["sql"]["prompts"] == 3
-
-
-def test_one_draft_is_no_choice(bench, files):
-    done = bench("drafts", "--draft", SHIPPED / "draft", "--prompts", files[0])
-    assert done.exit_code == 2 and "twice or more" in done.stderr
