@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -20,20 +20,57 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.gamma.contest import with_random_draft
 from benchmarks.gamma.rounds import Floats, Ints, RecordedText, Recording, read_recording, write_recording
 from osd.bench.contenders import Tokens
+from osd.bench.harness.plan import Count, PairPlan, data_sets, facts_of
+from osd.bench.harness.report import BenchResult
 from osd.bench.harness.watch import Watch
 from osd.drafters.chain import PassInfo, Signals
 from osd.engine.engine import Engine
 from osd.models.acceptance_head import HeadPass
 from osd.models.decoder import Decoder
 from osd.models.encoder_decoder import require_decoder_only
-from osd.models.pair import Pair
+from osd.models.pair import Pair, row_limit
+from osd.server.start import choose_pair
 from osd.verification.warping import Warp, draw
 from storage.errors import BadBenchFile
 from storage.records import Request
 from storage.sampling import Sampling
 from storage.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundsPlan(PairPlan):
+    """Record what a draft would guess at every position of the target's own texts, at temperatures 0 and 1.
+
+    Example: `python -m benchmarks rounds --prompts gsm8k.jsonl,wikisql.jsonl --out pair.parquet`
+    """
+
+    out: Path
+    """The recording; one that is there goes on."""
+    count: Count = 8
+    """Prompts of each data set."""
+    max_tokens: Count = 64
+    """Tokens of a text at most."""
+    depth: Count = 12
+    """Tokens of a chain."""
+    random_draft: bool = False
+    """The draft, with random weights."""
+
+
+def bench_rounds(plan: RoundsPlan, settings: Settings, watch: Watch) -> BenchResult:
+    """Record a pair's rounds for the simulator, and measure nothing."""
+    pair = choose_pair(settings.serve, plan.target, plan.draft).load(settings.serve)
+    longest = row_limit(pair, settings.serve) - plan.max_tokens - plan.depth
+    sets = data_sets(plan, pair.tokenizer, plan.count, longest, seed=0)
+    pair = with_random_draft(pair) if plan.random_draft else pair
+    with watch.until_ctrl_c():
+        record_file(
+            plan.out, pair, sets, temperatures=(0.0, 1.0), new_tokens=plan.max_tokens, depth=plan.depth, watch=watch
+        )
+    facts, files = facts_of(plan, target=pair.target.name, draft=pair.draft.name), {"rounds": plan.out}
+    return BenchResult("rounds", facts, {}, files={} if watch.stopped else files, interrupted=watch.stopped)
 
 
 def record_file(

@@ -6,8 +6,14 @@ comes last is left out, and named, where the seconds are used up.
 from __future__ import annotations
 
 import gc
+import json
+import subprocess
+import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +23,6 @@ import torch
 from benchmarks.gamma.costs import save_costs
 from benchmarks.gpu import passes
 from benchmarks.gpu.findings import WEIGHTS, Findings, GpuPlan, GpuSizes
-from benchmarks.gpu.learning import trainer_beside
 from benchmarks.gpu.rules import Arms, measure_rules, measure_static, some_prompts
 from benchmarks.gpu.shapes import AGREEMENT, SHAPES, ModelShape, other_draft, random_pair
 from osd.bench.contenders import wait_for_compiled
@@ -26,9 +31,13 @@ from osd.bench.harness.report import BenchResult
 from osd.bench.harness.watch import Watch
 from osd.drafters.residency import LoadedVersion
 from osd.engine.engine import Engine
+from osd.models.model import Model
 from osd.models.pair import Pair, choose_device
 from storage.records import DEFAULT_DRAFT, Request
 from storage.settings import Settings
+
+START_SECONDS = 20.0
+"""How long a trainer may take to begin at least: it imports torch first."""
 
 
 def bench_gpu(plan: GpuPlan, settings: Settings, watch: Watch) -> BenchResult:
@@ -157,3 +166,46 @@ def _swaps(pair: Pair, settings: Settings) -> dict[str, float]:
             passes.settle(pair.device)
             pauses.append(1e3 * (time.perf_counter() - begun))
     return {"first_ms": pauses[0], "second_ms": pauses[1]}
+
+
+class TrainerPace:
+    """Positions that a training process has learned from so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process, self.positions = process, 0
+        self.began = threading.Event()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.positions = json.loads(line)["positions"]
+            self.began.set()
+        self.began.set()
+
+    def rate(self, seconds: float) -> float:
+        """Return the positions a second over the next ``seconds``."""
+        before, begun = self.positions, time.perf_counter()
+        time.sleep(seconds)
+        return (self.positions - before) / (time.perf_counter() - begun)
+
+
+@contextmanager
+def trainer_beside(draft: Model, folder: Path, seconds: float) -> Iterator[TrainerPace]:
+    """Train a random draft of this shape in another process within the block.
+
+    Raises RuntimeError where it did not begin in so many seconds.
+    """
+    config = folder / "config.json"
+    draft.module.config.to_json_file(config)
+    command = [sys.executable, "-P", "-m", "benchmarks.gpu.pace", str(config), str(draft.device)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        pace = TrainerPace(process)
+        pace.began.wait(max(START_SECONDS, seconds))
+        if not pace.positions:
+            raise RuntimeError("the trainer did not begin in time")
+        yield pace
+    finally:
+        process.terminate()
+        process.wait()
