@@ -92,12 +92,3 @@ class PairOptions:
     """Draft: a Hugging Face folder or hub name. Default: serve.draft, else the shipped one."""
     drafter: Name | None = None
     """Who drafts. With trigram or lookup a target alone is enough. Default: drafters.kind."""
-
-
-DrafterOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Who drafts. With trigram or lookup a target alone is enough. Default: drafters.kind.",
-    ),
-]

@@ -29,18 +29,6 @@ P = TypeVar("P")
 Count = Annotated[int, Ge(1)]
 Arrival = Literal["lockstep", "paced", "free"]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on one line instead of a table.")]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODEL", help="Target: a Hugging Face folder or hub name. Default: serve.target, else the shipped one."
-    ),
-]
-DraftOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODEL", help="Draft: a Hugging Face folder or hub name. Default: serve.draft, else the shipped one."
-    ),
-]
 METAVARS: Mapping[Any, str] = {int: "N,…", float: "X,…", Path: "FILE,…"}
 """Of lists, by what they hold."""
 
