@@ -136,7 +136,7 @@ def ask(url: str, max_tokens: int) -> None:
 def passed(log: Path) -> list[PassedLine]:
     """Return what was logged of the request, by threads that serve it, in files that do more than when idle."""
     words = map(str.split, log.read_text().splitlines())
-    lines = [PassedLine(int(phase), *rest, int(line)) for phase, *rest, line in words]
+    lines = [PassedLine(int(phase), process, thread, file, int(line)) for phase, process, thread, file, line in words]
     decode = {(each.process, each.thread) for each in lines if each.file == STEP}
     serving = [each for each in lines if each.thread == "MainThread" or (each.process, each.thread) in decode]
     idle = {(each.file, each.line) for each in serving if each.phase == IDLE}

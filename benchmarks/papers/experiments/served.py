@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from benchmarks.figures import PaperFigure, difference_of_shares, least, mean_of, ratio_of_sums
 from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
-from benchmarks.routes.bench import TEACHING, Order, RoutesArm, RoutesPlan, serve_arms
+from benchmarks.routes.bench import TEACHING, RoutesPlan, serve_arms
 from benchmarks.routes.result import ArmResult, RoutedRequest
 from benchmarks.routes.traffic import BY_LANGUAGE, languages_of
 from osd.demo.runner.source import Segment, segments_of
@@ -61,16 +61,18 @@ def alpha(some: Sequence[RoutedRequest], *, frozen: bool = False) -> PaperFigure
 class RoutesExperiment(PaperExperiment):
     """An experiment by `python -m benchmarks routes`."""
 
-    def arms(self, bench: PapersBench, order: Order, names: Sequence[RoutesArm], seed: int = 0) -> Arms:
+    def arms(self, bench: PapersBench, order: str, names: Sequence[str], seed: int = 0) -> Arms:
         """Return the arms of a run, which goes on in the shared folder."""
         name = f"{self.named(f'routes-{order}')}-s{seed}"
         return bench.once(name, lambda: self._arms(bench, order, names, seed, bench.folder(name)))
 
-    def _arms(self, bench: PapersBench, order: Order, names: Sequence[RoutesArm], seed: int, out: Path) -> Arms:
+    def _arms(self, bench: PapersBench, order: str, names: Sequence[str], seed: int, out: Path) -> Arms:
         segments = drawn(bench, self, self.texts + TEACHING, seed)[: None if order == "mixed" else 2]
         plan = RoutesPlan(
-            target=bench.target, draft=bench.draft, max_tokens=self.tokens, batch=BATCH, arms=tuple(names), out=out,
-            order=order, seed=bench.seed + seed,
+            target=bench.target, draft=bench.draft, max_tokens=self.tokens, batch=BATCH, out=out,
+            arms=tuple(names),  # type: ignore[arg-type]
+            order=order,  # type: ignore[arg-type]
+            seed=bench.seed + seed,
         )  # fmt: skip
         serve_arms(plan, bench.settings, segments, bench.watch, check_every=0)
         lines = (out / "arms.jsonl").read_text("utf-8").splitlines()
