@@ -81,10 +81,11 @@ def bench_walk(plan: WalkPlan, settings: Settings, watch: Watch) -> BenchResult:
         with traced_server(plan.root, Path(folder), log, switch) as url:
             for _ in range(WARM_REQUESTS):
                 ask(url, plan.max_tokens)
-            for phase, work in ((IDLE, lambda: time.sleep(IDLE_SECONDS)), (ASKED, lambda: ask(url, plan.max_tokens))):
-                turn(switch, phase)
-                work()
-                turn(switch, OFF)
+            turn(switch, IDLE)
+            time.sleep(IDLE_SECONDS)
+            turn(switch, ASKED)
+            ask(url, plan.max_tokens)
+            turn(switch, OFF)
         rows = rows_of(passed(log), plan.root)
     totals = {group: total([row for row in rows if row["part"] == group]) for group in (HTTP, ENGINE)}
     tables = {part: [row for row in rows if row["part"] == part] for part in (HTTP, ENGINE)}

@@ -100,7 +100,8 @@ def serve_arms(
         own = own_settings(settings, _fresh(out, arm), serve=serve, router={"poll_seconds": 0.2})
         return run_arm(setting, arm, own, out, watch)
 
-    done = measure_all(plan.arms, measure, watch, folder=folder, job_of=lambda result: result.arm)
+    arms: tuple[str, ...] = plan.arms
+    done = measure_all(arms, measure, watch, folder=folder, job_of=lambda result: result.arm)
     if not done:
         return BenchResult("routes", facts, {}, interrupted=True)
     found = {result.arm: result for result in done}

@@ -45,7 +45,7 @@ def bench_online(plan: OnlinePlan, settings: Settings, watch: Watch) -> BenchRes
     )  # fmt: skip
     for problem in problems:
         note(problem)
-    plan, results = replace(plan, target=names.target, draft=names.draft), {}
+    plan, results = replace(plan, target=names.target, draft=names.draft), dict[str, RunResults]()
     for recipe in plan.recipe:
         folder = out if len(plan.recipe) == 1 else out / recipe
         results[recipe] = serve_segments(plan, settings, segments, folder, recipe=recipe, notes=problems)

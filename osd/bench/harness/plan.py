@@ -125,7 +125,7 @@ def _docs(plan: type) -> Iterator[tuple[str, str]]:
 def _parameter(field: Field[Any], hint: Any, doc: str) -> inspect.Parameter:
     """Return a field as typer reads it: a list of texts for a tuple, what it is for all else."""
     kind, bounds = _kind(hint)
-    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    default: Any = inspect.Parameter.empty if field.default is MISSING else field.default
     flag, more = f"--{field.name.replace('_', '-')}", dict[str, Any](help=" ".join(doc.split()))
     if get_origin(kind) is tuple:
         inner = _kind(get_args(kind)[0])[0]
