@@ -95,6 +95,24 @@ def test_prompt_logprobs_in_vllms_form(server: Server, pair: Pair, stream: bool,
             assert ranks[:top] == list(range(1, top + 1)) and one[str(token)]["rank"] >= 1
 
 
+def test_an_evaluation_harness_reads_it(server: Server, pair: Pair) -> None:
+    """What lm-eval's local-completions sends, and how it reads the answer."""
+    contexts, rest = PROMPTS[:2], [" users WHERE", " return"]
+    whole = [pair.tokenizer.encode(a + b) for a, b in zip(contexts, rest, strict=True)]
+    body = {"model": "target", "prompt": whole, "temperature": 0, "logprobs": 1, "seed": 1234, "echo": True}
+    for most in (0, 1):
+        out = server.post("/v1/completions", {**body, "max_tokens": most}).json()
+        for choice, context, tokens in zip(out["choices"], contexts, whole, strict=True):
+            begin, end = len(pair.tokenizer.encode(context)), len(tokens)
+            logprobs = choice["logprobs"]["token_logprobs"][begin:end]
+            own = reference(pair, tokens).gather(1, torch.tensor(tokens[1:])[:, None])[begin - 1 :, 0]
+            assert sum(logprobs) == pytest.approx(float(own.sum()), abs=5e-3)
+            greedy = [max(top.values()) == one for one, top in zip(
+                logprobs, choice["logprobs"]["top_logprobs"][begin:end], strict=True)]  # fmt: skip
+            best = reference(pair, tokens).argmax(-1)[begin - 1 :].tolist()
+            assert greedy == [a == b for a, b in zip(best, tokens[begin:], strict=True)]
+
+
 @pytest.mark.parametrize(("body", "param"), [
     ({"prompt": "a", "max_tokens": 0}, "max_tokens"), ({"prompt": "a", "max_tokens": 0, "logprobs": 1}, "max_tokens"),
     ({"prompt": "a", "prompt_logprobs": 99}, "prompt_logprobs"), ({"prompt": "a", "echo": "yes!"}, "echo"),

@@ -129,13 +129,17 @@ def test_log_probabilities_come_where_they_were_asked_for() -> None:
     run(body, rows=1)
 
 
-def test_who_is_late_is_told_so_and_who_goes_leaves_nothing_behind() -> None:
+def test_who_finds_no_room_or_is_late_is_told_so_and_who_goes_leaves_nothing_behind() -> None:
     async def body(distant: EngineClient, thread: EngineThread) -> None:
         (running, _), (late, late_inbox) = make_job(400), make_job(400)
         distant.submit([running])
         distant.submit([late])
         while thread.running == 0:
             await asyncio.sleep(0.001)
+        crowd = [make_job(2) for _ in range(5)]
+        distant.submit([one for one, _ in crowd])
+        for _, inbox in crowd:
+            assert isinstance((await inbox.get()).error, Busy)
         distant.end(late, DeadlineExceeded())
         assert isinstance((await late_inbox.get()).error, DeadlineExceeded)
         distant.end(running)

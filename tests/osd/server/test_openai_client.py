@@ -69,21 +69,6 @@ def test_parts_of_a_message_and_the_role_developer(client: openai.OpenAI) -> Non
     )
 
 
-def test_a_chat_says_its_limit_in_the_newer_way(client: openai.OpenAI) -> None:
-    messages = [{"role": "user", "content": CHATS[0]}]
-    made = client.chat.completions.create(model="target", messages=messages, max_completion_tokens=9)
-    assert made.usage.completion_tokens == 9 and made.choices[0].finish_reason == "length"
-
-
-@pytest.mark.parametrize("gamma", [0, 1, 8])
-def test_no_gamma_changes_what_is_said(client: openai.OpenAI, plain: Plain, gamma: int) -> None:
-    own = {"osd": {"gamma": gamma, "learn": False}}
-    made = client.completions.create(
-        model="target", prompt=PROMPTS[0], max_tokens=16, temperature=0, n=3, user="somebody", extra_body=own
-    )
-    assert [choice.text for choice in made.choices] == [plain(PROMPTS[0], 16)] * 3
-
-
 def test_usage_and_how_it_ended(client: openai.OpenAI, pair: Pair) -> None:
     made = client.completions.create(model="target", prompt=PROMPTS[0], max_tokens=7, temperature=0)
     assert made.choices[0].finish_reason == "length"
@@ -211,6 +196,13 @@ def test_there_are_as_many_logprobs_as_tokens(
     assert len(tokens) == chunks[-1].usage.completion_tokens
     assert ("<|end|>" in tokens) is (stop is None) and "<|end|>" not in text
     assert (len(tokens) == 200) is ignore_eos and not (stop and "a" in text)
+
+
+def test_text_offsets_lead_to_the_tokens(client: openai.OpenAI) -> None:
+    made = client.completions.create(model="target", prompt=PROMPTS[0], max_tokens=20, temperature=0, logprobs=0)
+    choice = made.choices[0]
+    for word, offset in zip(choice.logprobs.tokens, choice.logprobs.text_offset, strict=True):
+        assert choice.text[offset:].startswith(word)
 
 
 def test_many_at_once_get_their_own_answers(server: Server, plain: Plain) -> None:

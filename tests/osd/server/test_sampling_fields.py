@@ -78,7 +78,7 @@ def cases(own: list[int], tokenizer: Any) -> dict[str, tuple[Options, Options]]:
 DRAWN = ("temperature", "top_k", "top_p", "min_p")
 OTHERS = ("seed", "stop", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
 FIELDS = [name for name in SamplingFields.model_fields if name not in OTHERS]
-"""All but those whose tests stand in test_openai_client.py or below."""
+"""All but those whose tests stand in test_openai_settings.py or below."""
 
 
 @pytest.mark.parametrize("field", FIELDS)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AddedToken, AutoTokenizer
 
@@ -23,8 +23,6 @@ from tests.support import chat_templates as templates
 from tests.support.chat_templates import template
 
 END = 1
-A_FEW = settings(max_examples=30)
-"""Examples of each form."""
 """The end token of the tokenizer that ships with osd."""
 NAMES = ("weather", "get_time", "f")
 Call = tuple[str, Any]
@@ -99,7 +97,6 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("write", WRITERS)
-@A_FEW
 @given(before=WORDS, calls=st.lists(CALL, min_size=1, max_size=3), after=WORDS, places=st.lists(st.integers(0, 999)))
 def test_calls_come_back(write: Any, before: str, calls: list[Call], after: str, places: list[int]) -> None:
     before = "" if write is llama else before
@@ -117,7 +114,6 @@ SCRAPPED = st.lists(st.sampled_from(SCRAPS), max_size=14).map("".join)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@A_FEW
 @given(text=SCRAPPED, places=st.lists(st.integers(0, 999)))
 def test_a_stream_says_what_the_whole_says(form: str, text: str, places: list[int]) -> None:
     found = whole(form, text)
@@ -127,7 +123,6 @@ def test_a_stream_says_what_the_whole_says(form: str, text: str, places: list[in
 
 
 @pytest.mark.parametrize("form", FORMS)
-@A_FEW
 @given(text=SCRAPPED)
 def test_one_call_at_most_where_they_are_not_parallel(form: str, text: str) -> None:
     content, calls = whole(form, text)
@@ -199,7 +194,6 @@ SPECIAL = Detokenizer(TOKENIZER)
 
 
 @pytest.mark.parametrize("write", WRITERS)
-@A_FEW
 @given(calls=st.lists(CALL, min_size=1, max_size=2), sizes=st.lists(st.integers(1, 9), min_size=1))
 def test_markers_may_be_special_tokens(write: Any, calls: list[Call], sizes: list[int]) -> None:
     """They are seen, and other special tokens are not; the end token ends the text."""
