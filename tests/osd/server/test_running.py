@@ -178,3 +178,23 @@ def test_it_drains(tmp_path: Path) -> None:
         with server.store() as store:
             assert len(store.samples.recent(limit=9)) == 1, "and kept"
         assert "Traceback" not in server.log
+
+
+@pytest.mark.slow
+def test_draining_has_an_end(tmp_path: Path) -> None:
+    with serving(tmp_path, OSD_SERVER__DRAIN_SECONDS="0.2") as server:
+        stream = open_stream(server)
+        server.process.send_signal(signal.SIGINT)
+        with pytest.raises(openai.APIError, match="stopped before"):
+            list(stream)
+        assert server.process.wait(PATIENCE) == 0, server.log
+
+
+def test_a_second_signal_is_final(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        stream = open_stream(server)
+        server.process.send_signal(signal.SIGINT)
+        until(lambda: httpx.get(server.url + "/ready", timeout=PATIENCE).status_code == 503, "it drains")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(PATIENCE) == 128 + signal.SIGTERM, server.log
+        stream.close()

@@ -43,7 +43,7 @@ def fuzz(server: Server, path: str, examples: int) -> None:
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_few_bodies(server: Server, path: str) -> None:
-    fuzz(server, path, 10)
+    fuzz(server, path, 15)
 
 
 @pytest.mark.long

@@ -162,6 +162,16 @@ def _drained_and_taken_back(server: Server, name: str) -> None:
     until(both_answer, "connections come to both")
 
 
+def test_when_the_parent_is_killed_its_children_drain(tmp_path: Path, pair_folder: Path) -> None:
+    named = ["--target", str(pair_folder / "target"), "--draft", str(pair_folder / "draft"), "--processes", "2"]
+    with serving(tmp_path, *named, OSD_FLEET__HEARTBEAT_SECONDS="0.2") as server:
+        until(lambda: len(alive(server)) == 2, "both are listed")
+        pids = [row["pid"] for row in listed(server)]
+        kill(server.process.pid)
+        until(lambda: not any(map(is_running, pids)), "they end by themselves")
+        until(lambda: listed(server) == [], "in order")
+
+
 def test_one_drains_while_the_other_serves_on_until_their_parent_is_killed(tmp_path: Path, pair_folder: Path) -> None:
     named = ["--target", str(pair_folder / "target"), "--draft", str(pair_folder / "draft"), "--processes", "2"]
     with serving(tmp_path, *named, **OPTIONS) as server, ExitStack() as stack:
