@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.features import BASE, MIX, PAIR, WORD, Features, ends, normalise
@@ -58,7 +58,6 @@ def _bucket(value: int, salt: int, bits: int) -> int:
     return (((mixed ^ (mixed >> 32)) * BASE) & M64) >> (64 - bits)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.text(max_size=60))
 def test_the_fast_way_finds_what_the_slow_way_finds(text: str) -> None:
     assert Counter(ALL.buckets(text).tolist()) == reference(text, ALL)

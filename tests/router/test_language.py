@@ -136,6 +136,15 @@ def test_a_saved_model_answers_as_before(tmp_path: Path) -> None:
         assert loaded.predict(text).label == model.predict(text).label
 
 
+@pytest.mark.parametrize("cut", [0, 10, 500, -20])
+def test_half_a_file_is_refused(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "languages.npz"
+    save_languages(small(), path)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ModelFileDamaged, match=r"languages\.npz is not a language model"):
+        load_languages(path)
+
+
 def test_parts_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     from router.linear import read_arrays, write_arrays
 

@@ -39,10 +39,7 @@ def prompts(name: str, language: str = "en", count: int = TAUGHT + HELD) -> list
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the open prompts beside the repository")
-@pytest.mark.parametrize(
-    ("topics", "language", "strangers"),
-    [pytest.param(*each, marks=[] if n % 3 == 0 else pytest.mark.long) for n, each in enumerate(MIXTURES)],
-)
+@pytest.mark.parametrize(("topics", "language", "strangers"), MIXTURES)
 def test_prompts_in_an_untaught_language_pass_by(
     topics: dict[str, str], language: str, strangers: tuple[str, str]
 ) -> None:

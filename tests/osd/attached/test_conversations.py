@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from osd.attached import passes
@@ -54,7 +54,6 @@ LINES = st.lists(st.recursive(st.none() | st.booleans() | st.text(max_size=5), l
 )), min_size=1, max_size=12)  # fmt: skip
 
 
-@settings(max_examples=20)
 @given(LINES)
 def test_no_line_raises(tmp_path_factory: pytest.TempPathFactory, lines: list[Any]) -> None:
     path = written(tmp_path_factory.mktemp("lines") / "a.jsonl", lines)

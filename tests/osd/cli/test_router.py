@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import text
 
 from storage.records import Route
+from storage.runs import ClaimTerms
 from storage.sql.audit import login
-from tests.osd.cli.conftest import Filled, model_folder
+from tests.osd.cli.conftest import Filled, model_folder, samples
 
 DEFAULT = {"name": "default", "draft": "default", "candidates": [], "matches": {}}
 
@@ -232,3 +233,14 @@ def test_train_becomes_a_turn_of_the_route_s_draft(osd, routed, monkeypatch):
     ]  # fmt: skip
     assert [line.after["force"] for line in routed.store.trail.history(action="router train")] == [True, False]
     assert os.environ["OSD_LEARN__INTERVAL_REQUESTS"] == "1"
+
+
+def test_train_is_refused_while_somebody_else_trains_and_says_so(osd_process, routed):
+    """Somebody else trains the default draft, so that is what its turn says; nothing waits for the other one."""
+    routed.store.samples.add([samples(number, routed.child) for number in range(10, 20)])
+    held = routed.store.runs.claim("default", "another worker", ClaimTerms(1, 60, 600))
+    refused = osd_process("router", "train", "default")
+    assert refused.returncode == 6 and "being trained by another worker" in refused.stderr
+    done = osd_process("router", "train", "sql", "--force", "--json")
+    assert done.returncode == 0, done.stderr
+    assert routed.store.runs.list("sql") == [] and routed.store.runs.list("default")[0] == held

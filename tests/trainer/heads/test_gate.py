@@ -61,7 +61,7 @@ def test_one_request_proves_nothing_and_none_is_said() -> None:
     assert not verdict.better and verdict.evidence["reason"] == "nothing to judge on"
 
 
-def test_what_was_score_bothd_before_and_after_is_pooled() -> None:
+def test_what_was_judged_before_and_after_is_pooled() -> None:
     lots = [score_both(head(0.0), head(2.0), examples(n, seed=n)) for n in (5, 8)]
     assert judge(lots, GATE).evidence["requests"] == 13
 

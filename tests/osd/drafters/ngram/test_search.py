@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from osd.draft_tree import TokenProposal
 from osd.drafters.ngram.drafter import NgramDrafter, SearchSettings, share_out
@@ -139,3 +140,11 @@ def test_a_budget_of_time_is_so_many_searches_as_fit() -> None:
     for _ in range(5):
         assert len(maker.propose([place], [[1, 2]])[0]) > 0
     assert 1 <= maker.searches_for(8) <= maker.searches_for(1) <= 4096
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"searches": 0}, {"nodes": 0}, {"c2": 0.0}, {"budget_us": 0.0}, {"kappa": -1.0}, {"breadth": 65}]
+)
+def test_settings_out_of_range_are_named(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        SearchSettings(**wrong)
