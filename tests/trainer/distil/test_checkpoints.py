@@ -18,8 +18,9 @@ from storage.settings import LearnSettings, Settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.distil.test_loop import changed, damage, done
-from tests.trainer.models import tiny_llama
+from tests.trainer.models import answers, random_prompts, tiny_llama
 from trainer.distil.checkpoints import load_current, load_trainable, write_model
+from trainer.distil.distil import distil
 from trainer.distil.loop import run_once
 
 CPU = torch.device("cpu")
@@ -134,3 +135,10 @@ def test_steps_that_bfloat16_would_lose_survive_from_run_to_run(tmp_path: Path) 
     write_model(model, tmp_path, tmp_path)
     after = load_file(tmp_path / "model.safetensors")["lm_head.weight"]
     assert not torch.equal(after, before) and torch.equal(after.bfloat16(), before.bfloat16())
+
+
+def test_lora_learns(drafted: Store) -> None:
+    samples = answers(tiny_llama(1), random_prompts(12))
+    model = load_trainable(drafted, drafted.versions.current("default"), LORA, CPU)
+    result = distil(model, samples, LORA.model_copy(update={"epochs": 10}))
+    assert result.loss_last < 0.9 * result.loss_first

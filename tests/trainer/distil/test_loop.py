@@ -87,7 +87,7 @@ def test_the_gate_judges_in_the_arithmetic_that_serves(
         return score_both(current, other, *rest)
 
     monkeypatch.setattr(draft_learner, "score_both", watched)
-    for dtype in ("bfloat16", "auto"):
+    for dtype in ("bfloat16", "float32", "auto"):
         traffic(12)
         run = done(run_once(drafted, changed(settings, "serve", dtype=dtype, device="cpu"), "default", "me"))
         assert run.state in (RunState.PUBLISHED, RunState.REJECTED)

@@ -55,7 +55,7 @@ def apart(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> float
     return max(float((one - other).abs().max()) for one, other in zip(ones, others, strict=True))
 
 
-@pytest.mark.parametrize("how", ["whole", "shards", pytest.param("adapter", marks=pytest.mark.long)])
+@pytest.mark.parametrize("how", ["whole", "shards", "adapter"])
 def test_two_processes_take_the_step_that_one_takes(
     drafted: Store, all_answers: list[RequestSamples], how: str
 ) -> None:
@@ -109,7 +109,6 @@ def test_where_a_process_dies_the_others_end_its_last_word_is_told_and_the_claim
     assert drafted.samples.waiting("default").requests == len(sent)
 
 
-@pytest.mark.long
 def test_numbers_that_are_not_finite_are_told_as_of_one_process(all_answers: list[RequestSamples]) -> None:
     learn, model = load_settings(learn=LEARN).learn, tiny_llama(2)
     with torch.no_grad():

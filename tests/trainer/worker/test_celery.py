@@ -14,14 +14,16 @@ import pytest
 
 from storage.access.processes import TrainerState
 from storage.records import RunState
-from storage.settings import Settings
+from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.support import launch
 from tests.trainer.conftest import Traffic
 from tests.trainer.processes import PATIENCE, QUICK, configured, environment, wait_for, worker
 from trainer.gpus import device_class
-from trainer.worker.broker import has_ended, make_app, node_name
+from trainer.worker.broker import class_queue, has_ended, make_app, node_name, nudge, queue_name
 from trainer.worker.tasks import TrainingProcess
+
+HOUR = 3600.0
 
 
 def celery(config: Path, *arguments: str) -> Any:
@@ -67,6 +69,27 @@ def test_celery_starts_a_worker_that_trains(
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert drafted.runs.list()[0].state is RunState.PUBLISHED
+
+
+def test_a_message_to_a_device_class_wakes_its_workers_alone(
+    drafted: Store, settings: Settings, traffic: Traffic, tmp_path: Path
+) -> None:
+    config = configured(tmp_path, settings, QUICK, poll_seconds=HOUR)
+    told = load_settings(config)
+    app = make_app(told)
+    assert class_queue(told) == f"{queue_name(told)}.cpu"
+    traffic(12)
+    with worker(config) as process:
+        wait_for(lambda: ended(drafted) == 1, process)  # its own look when it starts
+        traffic(12)
+        nudge(app, told, f"{queue_name(told)}.gpu")
+        nudge(app, told, class_queue(told))
+        wait_for(lambda: ended(drafted) == 2, process)
+        left = [path.name for path in (drafted.directory / "broker" / "messages").iterdir()]
+        assert len(left) == 1 and left[0].endswith(".gpu.msg")
+        traffic(12)
+        nudge(app, told)
+        wait_for(lambda: ended(drafted) == 3, process)
 
 
 def test_the_class_is_told_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

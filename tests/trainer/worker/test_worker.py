@@ -24,6 +24,20 @@ def published(store: Store) -> list[str]:
     return [run.id for run in store.runs.list() if run.state is RunState.PUBLISHED and run.finished_at]
 
 
+def test_a_worker_trains_what_falls_due_and_leaves_when_it_is_told(
+    drafted: Store, settings: Settings, traffic: Traffic, tmp_path: Path
+) -> None:
+    with worker(configured(tmp_path, settings, QUICK)) as process:
+        for n in (1, 2):
+            traffic(12)
+            wait_for(lambda n=n: len(published(drafted)) == n, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert alive_in_group(process.pid) == []
+    assert drafted.versions.current("default").number >= 1
+    assert {path.suffix for path in (drafted.directory / "broker").rglob("*.*")} <= {".msg", ".exchange"}
+
+
 def test_a_worker_killed_in_mid_training_leaves_its_claim_to_the_next(
     drafted: Store, settings: Settings, traffic: Traffic, tmp_path: Path
 ) -> None:
