@@ -18,6 +18,7 @@ from osd.drafters.chain import Chain
 from osd.drafters.ngram.predictions import NO_PREDICTION, PREDICTIONS, SEEN, new_rates
 from osd.drafters.table_override import TableOverride
 from osd.engine.engine import Engine
+from osd.gamma.factory import CONTROLLERS
 from osd.gamma.planner import Read
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass
 from osd.models.pair import Pair
@@ -47,7 +48,7 @@ def test_every_architecture_in_ragged_batches(kind: str) -> None:
     pair = random_pair(kind)
     asked = [Request(p, max_new_tokens=8 + 4 * i) for i, p in enumerate(prompts(6, seed=3))]
     expected = [alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in asked]
-    for batch in (1, 8):
+    for batch in (1, 3, 8):
         engine, drafter = engine_of(pair, serve__max_batch=batch)
         for turn in range(4):
             again = [replace(request, id=f"{turn}/{i}") for i, request in enumerate(asked)]
@@ -55,8 +56,8 @@ def test_every_architecture_in_ragged_batches(kind: str) -> None:
         assert drafter.put_in_right > 40
 
 
-@pytest.mark.parametrize("controller", ["goodput", "gammatune_plus", "specdecpp"])
-def test_rules_that_size_drafts_and_those_that_stop_them(controller: str) -> None:
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_every_controller(controller: str) -> None:
     pair = random_pair("llama", eos=5, noise=0.6)
     asked = [Request(p, max_new_tokens=COUNT) for p in prompts(4, seed=4) * 4]
     expected = [alone(pair.target.module, r.prompt_tokens, COUNT, eos=5) for r in asked]

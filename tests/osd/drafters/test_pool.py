@@ -14,7 +14,7 @@ import torch
 from osd.draft import Draft, merge
 from osd.engine.engine import UNVERSIONED, Engine
 from osd.gamma.base import CostModel, Observation
-from osd.gamma.factory import make_planner
+from osd.gamma.factory import CONTROLLERS, make_planner
 from osd.models.acceptance_head import HeadPass
 from osd.models.pair import Pair
 from osd.sequence import Completion
@@ -95,8 +95,8 @@ def test_mixed_batches_are_greedy_lossless_and_each_row_has_its_own_draft(kind: 
     }
 
 
-@pytest.mark.parametrize("controller", ["analytic", "goodput", "gammatune_plus", "q_learning", "specdecpp"])
-def test_rules_size_the_drafts_of_a_mixed_batch(controller: str, engine: Make) -> None:
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_every_controller_sizes_the_drafts_of_a_mixed_batch(controller: str, engine: Make) -> None:
     check(engine(serve__max_batch=4, gamma__rule=controller, gamma__initial=3), mixed(8))
 
 
