@@ -31,7 +31,7 @@ from storage import records
 from storage.distribution import osd_version
 from storage.errors import BadInput, StoreError, WeightsDamaged
 from storage.files.files import TemporaryPath, writing
-from storage.files.places import LocalFolder, Place
+from storage.files.places import FilePlace, LocalFolder
 from storage.records import DraftVersion, VersionState
 from storage.replay.segment_files import SegmentFiles
 from storage.settings import Settings
@@ -195,17 +195,17 @@ def _named(session: Session, connection: Connection) -> _Named:
     return _Named(segments, [to_record(row) for row in session.scalars(there)], schema.found(connection) or "")
 
 
-def _places(store: Store) -> dict[str, Place]:
+def _places(store: Store) -> dict[str, FilePlace]:
     """Return the places of samples and weights, by their folder in a backup."""
     return {"segments": store.samples.files.place, "weights": store.versions.files.place}
 
 
-def _take_segment(place: Place, row: SegmentRow, folder: Path) -> bool:
+def _take_segment(place: FilePlace, row: SegmentRow, folder: Path) -> bool:
     """Copy a segment; False where it is no longer there."""
     return _take(place, row.path, folder / "segments" / row.path)
 
 
-def _take(place: Place, path: str, target: Path) -> bool:
+def _take(place: FilePlace, path: str, target: Path) -> bool:
     """Copy a file, unless it was copied before; False where it is no longer there."""
     if target.exists():
         return True
@@ -218,7 +218,7 @@ def _take(place: Place, path: str, target: Path) -> bool:
     return True
 
 
-def _take_weights(place: Place, version: DraftVersion, folder: Path) -> bool:
+def _take_weights(place: FilePlace, version: DraftVersion, folder: Path) -> bool:
     """Copy a version's files; False where they are no longer there, or not whole. Damaged ones come as they are."""
     target = folder / "weights" / version.path
     if not target.exists():

@@ -49,7 +49,7 @@ class Swept:
 Sweep = list[Swept]
 
 
-class Place(Protocol):
+class FilePlace(Protocol):
     """A folder in which files are kept. Paths are relative to it, parts separated by /.
 
     All of it raises StoreWriteFailed or PlaceUnreachable.

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
-from storage.files.places import LocalFolder, Place, Swept
+from storage.files.places import FilePlace, LocalFolder, Swept
 from storage.records import RequestSamples, RunState
 from storage.replay.sample_index import meeting
 from storage.replay.segment_files import NewSegment, SegmentFiles
@@ -185,7 +185,7 @@ def drop_segment(session: Session, segment: SegmentRow) -> None:
     session.execute(delete(SegmentRow).where(SegmentRow.id == segment.id))
 
 
-def sweep_segments(db: Database, place: Place) -> list[Swept]:
+def sweep_segments(db: Database, place: FilePlace) -> list[Swept]:
     """Delete orphaned segments and those that were never finished."""
     with db.session(read_only=True) as session:
         known = set(session.scalars(select(SegmentRow.path)))  # nearly all that lie there
@@ -199,7 +199,7 @@ def _is_indexed(db: Database, path: str) -> bool:
         return session.scalar(select(SegmentRow.id).where(SegmentRow.path == path)) is not None
 
 
-def _sweep_objects(db: Database, place: Place, known: set[str]) -> list[Swept]:
+def _sweep_objects(db: Database, place: FilePlace, known: set[str]) -> list[Swept]:
     """Delete objects that no row refers to.
 
     There are no locks in an object store, so the index decides. The sweep enters the orphan as a segment of its own,
@@ -215,7 +215,7 @@ def _sweep_objects(db: Database, place: Place, known: set[str]) -> list[Swept]:
     ]
 
 
-def take_orphan(db: Database, place: Place, path: str) -> bool:
+def take_orphan(db: Database, place: FilePlace, path: str) -> bool:
     """Delete an object that no row refers to; False where one does."""
     segment_id = path.rpartition("/")[2].removesuffix(".parquet")
     row = {"id": segment_id, "path": path, "created_at": 0.0, "requests": 0, "positions": 0, "bytes": 0}

@@ -18,7 +18,7 @@ from storage import records
 from storage.errors import CannotDecrypt, PlaceUnreachable, SegmentDamaged
 from storage.files.bucket import ObjectStore
 from storage.files.cipher import Cipher
-from storage.files.places import LocalFolder, Place
+from storage.files.places import FilePlace, LocalFolder
 from storage.records import RequestSamples
 from storage.replay import segments
 from storage.sql.tables import SegmentRow
@@ -31,7 +31,7 @@ class NewSegment:
     segment: dict[str, Any]
     requests: list[dict[str, Any]]
     """One row a request, in the batch's order: request_id, segment_id, row, bytes, hidden_bytes."""
-    place: Place
+    place: FilePlace
 
     def enter(self, session: Session) -> None:
         """Insert the segment's row. Raises StoreError when a sweep took it first; either waits for the other on this

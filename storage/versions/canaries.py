@@ -1,11 +1,11 @@
-"""Staged rollout of new versions: one worker serves a version first, the others follow once it has proved itself.
+"""Staged rollout of new versions: one server serves a version first, the others follow once it has proved itself.
 
-    stage(draft, worker)     which version a worker should serve now; opens, claims and takes over canaries as needed
+    stage(draft, worker)     which version a server should serve now; opens, claims and takes over canaries as needed
     release, take_back       the watch's decision
 
-There is no coordinator: each worker asks the database, which answers all alike. Of the live workers, the one with the
+There is no coordinator: each server asks the database, which answers all alike. Of the live servers, the one with the
 smallest hash of its name and the version is the canary; it alone writes the claim. If it is lost, the next one takes
-over, even if it is the only one; a version with which ``LOST`` workers were lost is taken back. Where just one worker
+over, even if it is the only one; a version with which ``LOST`` servers were lost is taken back. Where just one server
 lives when a version comes, it takes the current version directly.
 
 The version stays READY during the trial; the SERVING version is what all others serve.
@@ -33,13 +33,13 @@ from storage.sql.tables import CanaryRow, DraftRow, VersionRow, record_of
 from storage.versions import promotion
 
 LOST = 3
-"""Number of workers lost with a version before the version is taken for the cause."""
+"""Number of servers lost with a version before the version is taken for the cause."""
 
 
 class CanaryState(str, Enum):
     """The state of a canary."""
 
-    WATCHING = "watching"  # one worker serves it, or is about to
+    WATCHING = "watching"  # one server serves it, or is about to
     RELEASED = "released"  # all may serve it
     TAKEN_BACK = "taken_back"  # it was worse, did not run, or an admin took it back
     OVERTAKEN = "overtaken"  # another version was made current by hand meanwhile
@@ -47,7 +47,7 @@ class CanaryState(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A version that one worker serves before the others."""
+    """A version that one server serves before the others."""
 
     version: str
     draft: str
@@ -55,7 +55,7 @@ class Canary:
     """The version that the others serve meanwhile."""
     state: CanaryState
     worker: str | None
-    """The worker that serves it."""
+    """The server that serves it."""
     claims: int
     """Workers that have served it and did not stop in order."""
     looks: int
@@ -68,42 +68,42 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class CanaryStage:
-    """The instruction to one worker about a draft."""
+    """The instruction to one server about a draft."""
 
     version: DraftVersion
-    """The version that the worker should serve."""
+    """The version that the server should serve."""
     canary: Canary | None = None
     """The canary under way, if there is one."""
     lost: bool = False
-    """Whether too many workers were lost with the canary, so that it is to be taken back."""
+    """Whether too many servers were lost with the canary, so that it is to be taken back."""
 
 
 def chosen(version: str, workers: Sequence[str]) -> str | None:
-    """Return the worker with the smallest hash of its name and the version; None where there are no workers."""
+    """Return the server with the smallest hash of its name and the version; None where there are no servers."""
     return min(workers, key=lambda name: sha256(f"{version} {name}".encode()).digest(), default=None)
 
 
 class CanaryLedger:
-    """The ledger of canaries and the workers that serve them. Rows change with the draft locked."""
+    """The ledger of canaries and the servers that serve them. Rows change with the draft locked."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def stage(self, draft: str, worker: str) -> CanaryStage:
-        """Return what a worker should serve for a draft. Raises UnknownDraft for one without weights."""
+        """Return what a server should serve for a draft. Raises UnknownDraft for one without weights."""
         with self._db.session(read_only=True) as session:
-            view = _View(session, draft, worker)
+            view = _Rollout(session, draft, worker)
             if not view.changes:
                 return view.stage()
         with self._db.session() as session:
             lock_draft(session, draft)
-            view = _View(session, draft, worker)
+            view = _Rollout(session, draft, worker)
             view.change()
             session.flush()
-            return _View(session, draft, worker).stage()
+            return _Rollout(session, draft, worker).stage()
 
     def watched(self, worker: str) -> list[Canary]:
-        """Return the canaries that a worker serves."""
+        """Return the canaries that a server serves."""
         mine = CanaryRow.worker == worker, CanaryRow.state == CanaryState.WATCHING.value
         with self._db.session(read_only=True) as session:
             return [to_canary(row) for row in session.scalars(select(CanaryRow).where(*mine))]
@@ -121,7 +121,7 @@ class CanaryLedger:
             row.looks, row.facts = row.looks + 1, plain(facts)
 
     def release(self, version: str, facts: Mapping[str, Any]) -> bool:
-        """Let all workers serve the canary; False when it was settled otherwise before."""
+        """Let all servers serve the canary; False when it was settled otherwise before."""
         with self._db.session() as session:
             return _settle(session, version, CanaryState.RELEASED, facts)
 
@@ -132,7 +132,7 @@ class CanaryLedger:
             return _settle(session, version, CanaryState.TAKEN_BACK, facts)
 
     def let_go(self, worker: str) -> None:
-        """Release the canaries of a worker that stops in order: others may claim them, and it does not count as
+        """Release the canaries of a server that stops in order: others may claim them, and it does not count as
         lost."""
         mine = CanaryRow.worker == worker, CanaryRow.state == CanaryState.WATCHING.value
         with self._db.session() as session:
@@ -157,8 +157,8 @@ def _close(session: Session, row: CanaryRow, state: CanaryState, facts: Mapping[
         promotion.released(session, get_row(session, row.version))
 
 
-class _View:
-    """A draft's versions, canary and workers at one moment, from one worker's perspective."""
+class _Rollout:
+    """A draft's versions, canary and servers at one moment, from one server's perspective."""
 
     def __init__(self, session: Session, draft: str, worker: str) -> None:
         self.session, self.draft, self.worker = session, draft, worker
@@ -179,17 +179,17 @@ class _View:
 
     @property
     def mine(self) -> bool:
-        """Whether this worker is the one that should serve the canary."""
+        """Whether this server is the one that should serve the canary."""
         return self.worker == chosen(self.candidate, self.alive)
 
     @property
     def claimed(self) -> bool:
-        """Whether a live worker serves the canary."""
+        """Whether a live server serves the canary."""
         return self.open is not None and self.open.worker in self.alive
 
     @property
     def lost(self) -> bool:
-        """Whether too many workers were lost with it."""
+        """Whether too many servers were lost with it."""
         return self.open is not None and not self.claimed and self.open.claims >= LOST
 
     @property
@@ -205,7 +205,7 @@ class _View:
 
     @property
     def changes(self) -> bool:
-        """Whether this worker has a change to write."""
+        """Whether this server has a change to write."""
         if self.open:
             return bool(self.settled) or (not self.claimed and not self.lost and self.mine)
         return not self.alone and self.mine and not self._is_released(self.current)
@@ -226,7 +226,7 @@ class _View:
         ))  # fmt: skip
 
     def stage(self) -> CanaryStage:
-        """Return what the worker should serve."""
+        """Return what the server should serve."""
         canary = to_canary(self.open) if self.open else None
         if self.open:
             version = self.open.version if self.open.worker == self.worker else self.open.base
@@ -235,7 +235,7 @@ class _View:
         return CanaryStage(to_record(get_row(self.session, version)), canary, self.lost)
 
     def _is_released(self, row: VersionRow) -> bool:
-        """Return whether all workers may serve a version: they did before, or it is the draft's root."""
+        """Return whether all servers may serve a version: they did before, or it is the draft's root."""
         if row.parent is None or row.state in (VersionState.SERVING.value, VersionState.RETIRED.value):
             return True
         known = self.session.get(CanaryRow, row.id)

@@ -29,7 +29,7 @@ from sqlalchemy import select
 from storage.errors import DatabaseUnreachable, OsdError, StoreWriteFailed, WeightsDamaged
 from storage.files.bucket import ObjectStore, open_place
 from storage.files.files import TemporaryPath, make_folder, remove, seized, size_of, taken_back_on_error, writing
-from storage.files.places import Found, LocalFolder, Place, Swept
+from storage.files.places import FilePlace, Found, LocalFolder, Swept
 from storage.records import DraftVersion, new_id
 from storage.sql.database import Database
 from storage.sql.ledger import lock_all_drafts
@@ -49,7 +49,7 @@ class WeightFiles:
     ``folder`` is the local one in which weights are written aside, and from which they are read.
     """
 
-    def __init__(self, place: Place, folder: Path) -> None:
+    def __init__(self, place: FilePlace, folder: Path) -> None:
         self.place, self.folder = place, folder
 
     def path(self, draft: str, version_id: str, key: str) -> str:
@@ -236,10 +236,9 @@ class BucketWeights(WeightFiles):
                 raise WeightsDamaged(version=version.id, reason=f"{self.place.show(path)} is missing") from None
 
     def _objects(self, version: DraftVersion) -> list[Found]:
-        there = self.place.list(version.path)
-        if not there:
-            raise WeightsDamaged(version=version.id, reason=f"there is nothing at {self.place.show(version.path)}")
-        return there
+        if there := self.place.list(version.path):
+            return there
+        raise WeightsDamaged(version=version.id, reason=f"there is nothing at {self.place.show(version.path)}")
 
     def verify(self, version: DraftVersion, *, ready: bool) -> None:
         """Check names and sizes in the store and every byte in the cache, fetching a damaged copy again."""
