@@ -184,8 +184,8 @@ def test_the_cost_model_is_fed_what_the_table_says() -> None:
         return fixed(2)
 
     simulate([greedy_trace([0] * 40, end=60)], make, TABLE)
-    assert told[0].draft_ms(1, 2) == pytest.approx(3.0)
-    assert told[0].verify_ms(1, 3) == pytest.approx(4.75)
+    assert told[0].draft_ms(1, 2) == pytest.approx(3.0, rel=0.02)
+    assert told[0].verify_ms(1, 3) == pytest.approx(4.75, rel=0.02)
     assert told[0].rounds == 40
 
 
