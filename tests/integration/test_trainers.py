@@ -23,7 +23,7 @@ from storage.store import Store
 from tests.integration.mother import STEPS
 from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, ROOT, configured, environment, wait_for, worker
-from trainer.distil import loop
+from trainer.distil import draft_learner
 from trainer.distil.loop import run_once
 from trainer.worker.schedule import TrainingSchedule
 
@@ -140,11 +140,11 @@ def test_a_clock_that_jumps_between_runs_stops_no_training(
 
     traffic(8, held_out=False)
     with monkeypatch.context() as broken, pytest.raises(TrainingFailed):
-        broken.setattr(loop, "distil_as_set", fails)
+        broken.setattr(draft_learner, "distil_on_devices", fails)
         taker.train("default")
     clock.ahead = jump
     new = {each.request_id for each in traffic(8, held_out=False)}
-    runs = wait_for(taker.take)
+    runs = wait_for(taker.take_turn)
     assert set(runs[0].request_ids) & new and all(run.state in JUDGED for run in runs)
 
 
