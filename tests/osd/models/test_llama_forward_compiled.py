@@ -248,11 +248,11 @@ def test_what_verifying_cost_before_is_forgotten_when_it_is_there(monkeypatch: p
             "osd.models.llama_forward_compiled.PARTS", BackgroundCompile(lambda: None, "test", "not compiled")
         )
         engine = served(12)
-        assert engine.costs.verified(1, 2)[0] > 0
+        assert engine.costs.verify_ms(1, 2) is not None
     engine.step()
-    assert engine.costs.verified(1, 2) == (0, 0)
+    assert engine.costs.verify_ms(1, 2) is None
     engine.step()
-    assert engine.costs.verified(1, 2)[0] == 1
+    assert engine.costs.verify_ms(1, 2) is not None
 
 
 def test_what_drafts_cost_before_is_forgotten_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,18 +263,18 @@ def test_what_drafts_cost_before_is_forgotten_when_it_is_there(monkeypatch: pyte
         engine = served(12, gamma=2)
         engine.costs.observe_draft(1, 2, 1e6)
         assert engine.costs.draft_ms(1, 2) is not None
-    surface = engine.costs._draft
+    times = engine.costs._draft_times
     engine.step()
-    assert engine.costs._draft is not surface
-    surface = engine.costs._draft
+    assert engine.costs._draft_times is not times
+    times = engine.costs._draft_times
     engine.step()
-    assert engine.costs._draft is surface  # once
+    assert engine.costs._draft_times is times  # once
 
 
 def test_what_a_draft_cost_is_kept_when_its_weights_are_loaded_anew() -> None:
     engine = served(12, gamma=2)
-    decoder, surface = engine.pool.decoder, engine.costs._draft
+    decoder, times = engine.pool.decoder, engine.costs._draft_times
     decoder.forward = random_pair("llama", noise=0.1).draft.decoder(1, 8).forward
     engine.step()
     assert compiled_of(decoder).trusted
-    assert engine.costs._draft is surface
+    assert engine.costs._draft_times is times
