@@ -111,7 +111,7 @@ def test_a_target_alone_serves_keeps_and_is_listed(served: Server) -> None:
         first, second = (served.post("/v1/completions", asked).json() for _ in range(2))
         assert first["choices"][0]["text"] == second["choices"][0]["text"] and first["usage"]["completion_tokens"] == 24
         listed = served.get("/admin/servers").json()
-        assert listed["serving"] == [] and [each["drafts"] for each in listed["workers"]] == [[]], listed
+        assert listed["serving"] == [] and [each["drafts"] for each in listed["servers"]] == [[]], listed
         assert served.get("/metrics").status_code == served.get("/admin/drafts").status_code == 200
         until(lambda: len(store.samples.recent(limit=99)) == before + 2, "both are kept")
         assert store.versions.list() == []

@@ -40,7 +40,7 @@ def small_run(out: Path) -> tuple[RunResults, str]:
     seen = io.StringIO()
     sql, finnish = demo_segments(REQUESTS, domains=("sql", "finnish"))
     too_long = Segment("finnish", (*finnish.prompts, "liian pitkä " * 2000))
-    plan = OnlinePlan(target=str(TARGET), draft=str(DRAFT), max_tokens=TOKENS, batch=2, keep=True)
+    plan = OnlinePlan(target=str(TARGET), draft=str(DRAFT), max_tokens=TOKENS, batch=2, keep=True, drafter="causal")
     console = Console(file=seen, width=120)
     results = online.serve_segments(
         plan, load_settings(**QUICK), [sql, too_long], out, console=console, check_every=7

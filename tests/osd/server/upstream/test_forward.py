@@ -238,7 +238,7 @@ def test_what_takes_too_long_is_cut_off_at_the_end(tmp_path: Path) -> None:
 
 def test_a_replica_is_drained_and_its_streams_end(two: Fronted) -> None:
     names = {fake.url.removeprefix("http://") for fake in two.replicas}
-    listed = lambda: {one["id"] for one in two.server.get("/admin/servers").json()["workers"]}  # noqa: E731
+    listed = lambda: {one["id"] for one in two.server.get("/admin/servers").json()["servers"]}  # noqa: E731
     until(lambda: names <= listed(), "they are listed")
     for fake in two.replicas:
         fake.answer = stream(100_000, pause=0.01)

@@ -68,7 +68,7 @@ def test_connections_are_spread_and_every_answer_is_the_same(server: Server) -> 
 
 def test_the_admin_port_sees_all_processes(server: Server) -> None:
     facts = server.get("/admin/servers").json()
-    assert [row["state"] for row in facts["workers"]] == ["serving", "serving"]
+    assert [row["state"] for row in facts["servers"]] == ["serving", "serving"]
     assert {row["worker"] for row in facts["serving"]} == set(alive(server))
     with httpx.stream("GET", f"{server.admin_url}/admin/events", timeout=PATIENCE) as stream:
         snapshot = json.loads(next(line for line in stream.iter_lines() if line.startswith("data"))[6:])
