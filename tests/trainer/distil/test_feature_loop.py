@@ -72,7 +72,7 @@ def test_a_draft_of_random_weights_learns_from_what_the_target_reads_again(
 ) -> None:
     register(store, target, tmp_path / "zero", kind)
     plain = [replace(s, hidden_states=None) for s in all_texts]
-    send(store, target, plain, held_out=False, count=40), send(store, target, plain, held_out=True, count=5)
+    send(store, target, plain, held_out=False, count=60), send(store, target, plain, held_out=True, count=5)
     run = trained(store, taught)
     assert run.state is RunState.PUBLISHED, run.result
     version = store.versions.current("default")
@@ -109,7 +109,7 @@ def test_recorded_hidden_states_teach_without_the_targets_layers(
     store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path
 ) -> None:
     register(store, target, tmp_path / "zero", "medusa")
-    send(store, target, all_texts, held_out=False, count=40), send(store, target, all_texts, held_out=True, count=5)
+    send(store, target, all_texts, held_out=False, count=60), send(store, target, all_texts, held_out=True, count=5)
     resident = ResidentModels(limit_mb=64)
     run = trained(store, taught.changed(learn={"teacher": "recorded"}), resident)
     evidence = run.result["evidence"]
