@@ -106,9 +106,7 @@ def start(
     return up
 
 
-def measure(
-    plan: HarvestPlan, up: dict[str, Up], jobs: Sequence[ServeJob], watch: Watch
-) -> dict[str, list[ArmLoad]]:
+def measure(plan: HarvestPlan, up: dict[str, Up], jobs: Sequence[ServeJob], watch: Watch) -> dict[str, list[ArmLoad]]:
     """Return what came of each arm, turn by turn, after each vLLM was warmed up. Raises StoreError for one that does
     not answer."""
     found: dict[str, list[ArmLoad]] = {arm: [] for arm in ARMS}

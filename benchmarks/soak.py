@@ -58,6 +58,7 @@ class ProcessSample(NamedTuple):
 
 Curves = Mapping[str, Sequence[ProcessSample]]
 
+
 @dataclass(frozen=True, kw_only=True)
 class SoakPlan(SampledPlan, PairPlan):
     """A server at 80 % of what it can do, a worker that learns beside it: does memory grow, do files or threads?

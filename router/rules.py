@@ -28,7 +28,8 @@ class Traits:
     """The known or guessed traits of a request."""
 
     tenant: str
-    text: str
+    text: bytes
+    """What patterns search, see :func:`storage.routes.matches.searched`."""
     language: LabelGuess
     topic: LabelGuess
 

@@ -26,6 +26,8 @@ from storage.settings import Settings
 
 LOG = "arms.jsonl"
 Tables = dict[str, list[dict[str, Any]]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class EaglePlan(TargetPlan):
     """EAGLE-2's trees at fixed depths and at depths that a rule sets, by told time.

@@ -81,9 +81,7 @@ def measure_gamma(
     return _result(plan, measured, out, watch)
 
 
-def simulate_gamma(
-    asked: GammaPlan, plan: Contested, settings: Settings, out: Path, watch: Watch
-) -> BenchResult:
+def simulate_gamma(asked: GammaPlan, plan: Contested, settings: Settings, out: Path, watch: Watch) -> BenchResult:
     """Replay a recording under costs by their file or name.
 
     Raises BadBenchFile, StoreWriteFailed, BadSetting when nothing that the plan asks for was recorded.

@@ -74,9 +74,7 @@ class Beacon:
     """Publishes the load of an engine on ``devices``, polled through ``look`` (whether there is work, rows, waiting).
     Close it to stop."""
 
-    def __init__(
-        self, folder: Path, look: Callable[[], tuple[bool, int, int]], devices: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, folder: Path, look: Callable[[], tuple[bool, int, int]], devices: Sequence[str] = ()) -> None:
         self.path = folder / f"{os.getpid()}-{id(self):x}.json"
         self._look, self._devices, self._closing = look, tuple(devices), threading.Event()
         self._busy, self._told, self._told_at = 0.0, EngineLoad(0.0, -1, 0), 0.0

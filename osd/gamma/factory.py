@@ -48,7 +48,11 @@ from storage.settings.drafting import (
 
 def _analytic(gamma: GammaSettings, own: AnalyticSettings, costs: CostModel) -> GammaController:
     return AnalyticController(
-        costs, initial=gamma.initial, maximum=gamma.max, history=own.history, estimator=own.estimator,
+        costs,
+        initial=gamma.initial,
+        maximum=gamma.max,
+        history=own.history,
+        estimator=own.estimator,
         prior_trials=own.prior_trials,
     )
 

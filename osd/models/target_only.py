@@ -42,9 +42,7 @@ class NullModel(Model):
         return cast(torch.device, cast(Any, self.build)(None))
 
 
-def load_alone(
-    target: str | Path, *, device: str = "auto", dtype: str = "auto", device_map: str | None = None
-) -> Pair:
+def load_alone(target: str | Path, *, device: str = "auto", dtype: str = "auto", device_map: str | None = None) -> Pair:
     """Load a target as a pair without a draft model. Raises ModelNotLoaded, CannotServeRagged."""
     model = load_model(target, choose_device(device), dtype, device_map)
     return Pair(model, NullModel(model.device), load_tokenizer(target), eos_ids(model.module))

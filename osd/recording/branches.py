@@ -46,7 +46,6 @@ class PendingBranches(NamedTuple):
     """The target's top k, see :func:`osd.recording.topk.launched`."""
 
 
-
 def branches_of(number: int, taken: RecordedRound, eos_ids: Collection[int]) -> Iterator[Branch]:
     """Yield a round's branches: of each chain that was refused within what was emitted, its tokens from there on, but
     none after an end token."""

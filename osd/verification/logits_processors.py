@@ -88,9 +88,7 @@ def process_draft(rows: Sequence[SequenceState], going: Sequence[bool], drafted:
     return logits
 
 
-def process_nodes(
-    rows: Sequence[SequenceState], drafted: Sequence[Sequence[Sequence[int]]], logits: Tensor
-) -> Tensor:
+def process_nodes(rows: Sequence[SequenceState], drafted: Sequence[Sequence[Sequence[int]]], logits: Tensor) -> Tensor:
     """Return a draft's logits (B, M or 1, V) after nodes of trees, processed, float32: (B, M, V). ``drafted``: of each
     row's nodes, the drafted tokens up to it."""
     width = max(1, max(map(len, drafted)))

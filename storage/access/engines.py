@@ -103,4 +103,3 @@ class EngineRegistry:
         with self._db.session() as session:
             values = {"holder": None, "lease_until": 0.0}
             session.execute(update(EngineRow).where(EngineRow.holder == holder).values(**values))
-

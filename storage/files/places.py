@@ -149,9 +149,7 @@ class LocalFolder:
         """Return the path of a file."""
         return self.folder / path
 
-    def sweep(
-        self, ours: re.Pattern[str], is_known: Callable[[str], bool], known: Container[str] = ()
-    ) -> Sweep:
+    def sweep(self, ours: re.Pattern[str], is_known: Callable[[str], bool], known: Container[str] = ()) -> Sweep:
         """Delete files of such names, and unfinished ones, that nothing refers to and no live process holds.
 
         They lie one folder deep; others are left alone, and so are ``known`` ones, without a closer look. ``is_known``

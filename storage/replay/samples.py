@@ -157,9 +157,7 @@ class SampleStore:
                 found.update({row[0]: row[1] for row in session.execute(SEGMENTS_OF, {"ids": ids})})
         return found
 
-    def recent(
-        self, draft: str | None = None, *, limit: int, candidate: bool = False, **conditions: Any
-    ) -> list[str]:
+    def recent(self, draft: str | None = None, *, limit: int, candidate: bool = False, **conditions: Any) -> list[str]:
         """Return ids of the newest requests, newest first, that meet the conditions of
         :func:`storage.replay.sample_index.meeting`.
 

@@ -73,18 +73,19 @@ class Pattern:
         options = re2.Options()
         options.log_errors = False
         try:
-            self._compiled: Any = re2.compile(_readable(text), options)
+            self._compiled: Any = re2.compile(text.encode("utf-8", "replace"), options)
         except re2.error as error:
             raise BadPattern(pattern=text, reason=_said(error)) from None
 
-    def found_in(self, text: str) -> bool:
-        """Return whether the pattern occurs in the first TEXT_LENGTH characters."""
-        return self._compiled.search(_readable(text[:TEXT_LENGTH])) is not None
+    def found_in(self, text: bytes) -> bool:
+        """Return whether the pattern occurs in a text's :func:`searched` part."""
+        return self._compiled.search(text) is not None
 
 
-def _readable(text: str) -> str:
-    """Return the text with lone surrogates replaced: RE2 reads UTF-8, which has none."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+def searched(text: str) -> bytes:
+    """Return the first TEXT_LENGTH characters as RE2 reads them, UTF-8 with lone surrogates replaced: encoded once, for
+    however many patterns."""
+    return text[:TEXT_LENGTH].encode("utf-8", "replace")
 
 
 def _said(error: Exception) -> str:

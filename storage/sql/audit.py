@@ -135,7 +135,6 @@ def history(
     return [record_of(AuditEntry, row) for row in session.scalars(query)]
 
 
-
 class AuditTrail:
     """The trail, for what is not a transaction of the store's own."""
 

@@ -45,7 +45,6 @@ def test_an_import_that_runs_upwards_is_found(path: str, tmp_path: Path) -> None
     assert done.returncode == 1 and f"{module} -> {TURNED_ROUND[path]}" in done.stdout, done.stdout
 
 
-
 LIGHT = (
     "storage.store", "router.fixed", "osd.cli.main", "osd.cli.stats", "osd.prompts", "trainer.__main__",
     "trainer.routes.apply", "osd.server.upstream.run",

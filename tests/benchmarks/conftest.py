@@ -26,9 +26,7 @@ Bench = Callable[..., BenchOutcome]
 
 
 @pytest.fixture
-def bench(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Bench:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
     """``bench("rounds", "--count", 1)`` in this process, in an empty working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OSD_STORAGE__DIRECTORY", str(tmp_path / "data"))

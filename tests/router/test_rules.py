@@ -128,6 +128,29 @@ def test_patterns_are_found_in_any_text() -> None:
         classifier([Route("p", matches={"pattern": "("})])
 
 
+class CountedText(str):
+    """A text, and the parts of it, that count how often they are encoded."""
+
+    encoded = 0
+
+    def __getitem__(self, key: object) -> CountedText:
+        return CountedText(super().__getitem__(key))  # type: ignore[index]
+
+    def encode(self, *arguments: str) -> bytes:  # type: ignore[override]
+        CountedText.encoded += 1
+        return super().encode(*arguments)
+
+
+@pytest.mark.parametrize("count", [1, 2, 300])
+def test_a_prompt_is_encoded_once_for_however_many_patterns(count: int) -> None:
+    patterns = [Route(f"p{number}", matches={"pattern": f"ä{number}$"}) for number in range(count)]
+    router, last = classifier([Route(), *patterns]), f"p{count - 1}"
+    for text, found in (("ä" * 30_000, "default"), (f"ää{count - 1}", last), ("", "default")):
+        CountedText.encoded = 0
+        assert router.route(Request((1,), text=CountedText(text))).name == found
+        assert CountedText.encoded <= 1
+
+
 def test_a_pattern_that_would_stop_a_backtracking_engine_does_not_stop_this_one() -> None:
     """Python's re would take some 2^5000 steps here, so that this test ends is what it shows."""
     assert ask([Route("p", matches={"pattern": "^(a+)+$"})], "a" * 5_000 + "!") == ("default", 1.0)

@@ -49,7 +49,11 @@ def generated(module: Any, prompt: tuple[int, ...], count: int) -> list[int]:
     for as many layers as the *encoder* has, so T5 with more in its decoder goes without."""
     read = torch.tensor([prompt])
     told: list[int] = module.generate(
-        read, attention_mask=torch.ones_like(read), max_new_tokens=count, do_sample=False, eos_token_id=None,
+        read,
+        attention_mask=torch.ones_like(read),
+        max_new_tokens=count,
+        do_sample=False,
+        eos_token_id=None,
         use_cache=False,
     )[0].tolist()
     return told[1:]

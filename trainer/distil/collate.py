@@ -182,8 +182,6 @@ def plan(
     return chunks
 
 
-
-
 def predict(model: nn.Module, batch: TrainingBatch) -> Tensor:
     """Return the logits that predict the batch's positions, shape (m, v), float32 (of a float64 model float64).
 

@@ -166,9 +166,7 @@ def back_up(buffers: SearchBuffers, node: int) -> None:
 
 
 @njit
-def search_row(
-    buffers: SearchBuffers, shared: Cells, own: Cells, tail: Index, rules: SearchRules, depth: int
-) -> int:
+def search_row(buffers: SearchBuffers, shared: Cells, own: Cells, tail: Index, rules: SearchRules, depth: int) -> int:
     """Run every search of one row, ``depth`` tokens deep at most; return the number of nodes."""
     buffers.first[0], buffers.children[0], buffers.depths[0], buffers.likelihoods[0] = UNASKED, 0, 0, 1.0
     size = expand(buffers, 0, 1, shared, own, tail, rules)
@@ -220,9 +218,7 @@ def merge(buffers: SearchBuffers, size: int, tokens: Index, parents: Index, chan
 
 
 @njit
-def follow(
-    buffers: SearchBuffers, shared: Cells, own: Cells, tail: Index, rules: SearchRules, depth: int
-) -> int:
+def follow(buffers: SearchBuffers, shared: Cells, own: Cells, tail: Index, rules: SearchRules, depth: int) -> int:
     """Search greedily, for comparison: the likeliest successor, its likeliest successor, …; return the number of
     nodes."""
     buffers.depths[0], buffers.likelihoods[0] = 0, 1.0

@@ -76,9 +76,7 @@ class SpecDecController(RowByRow):
         """Return the state of a new request."""
         return SpecDecRow(self)
 
-    def should_continue(
-        self, rows: Sequence[Any], drafted: int, signals: Sequence[float]
-    ) -> list[DraftDecision]:
+    def should_continue(self, rows: Sequence[Any], drafted: int, signals: Sequence[float]) -> list[DraftDecision]:
         """Apply Algorithm 1."""
         return [row.decide(drafted, signal) for row, signal in zip(rows, signals, strict=True)]
 

@@ -105,9 +105,7 @@ def _check_counts(server: ServerSettings, body: SamplingBody, asked: Asked) -> N
             raise ApiError(reason=reason, param=name)
 
 
-def _requests(
-    service: Service, body: SamplingBody, asked: Asked, fields: OsdFields, tenant: str
-) -> Iterator[Request]:
+def _requests(service: Service, body: SamplingBody, asked: Asked, fields: OsdFields, tenant: str) -> Iterator[Request]:
     """Yield the requests of each prompt's choices, checked."""
     hidden = asked.calls is not None and asked.calls.hidden is not None
     request = partial(

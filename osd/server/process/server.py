@@ -71,9 +71,7 @@ class Backend(ABC):
     admin_routes: Sequence[APIRouter] = ()
     """Its own routes on the admin port."""
 
-    def __init__(
-        self, name: str, collector: Collector, inside: LookInside, drafts: EngineDrafts | None = None
-    ) -> None:
+    def __init__(self, name: str, collector: Collector, inside: LookInside, drafts: EngineDrafts | None = None) -> None:
         """``name``: the server's in the store. ``collector`` measures it, ``inside`` has its newest requests token by
         token, ``drafts`` are those in its memory, where it has any."""
         self.name, self.collector, self.inside, self.drafts = name, collector, inside, drafts

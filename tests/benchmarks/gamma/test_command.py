@@ -38,9 +38,7 @@ def test_a_run_and_its_replay(bench, asked, tmp_path):
     simulated = json.loads(replayed.stdout.splitlines()[-1])
     assert {"goodput", "analytic", "fsm"} & set(simulated["figures"]["overall"]["controllers"])
     for costs in ("a100-c008", "h200-llama3"):
-        elsewhere = bench(
-            "gamma", "--simulate", recorded, "--costs", costs, "--controllers", "analytic", "--json"
-        )
+        elsewhere = bench("gamma", "--simulate", recorded, "--costs", costs, "--controllers", "analytic", "--json")
         assert elsewhere.exit_code == 0, elsewhere.stderr
 
 

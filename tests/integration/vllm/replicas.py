@@ -155,9 +155,7 @@ class Streamed:
         return [(b, b - a) for a, b in pairwise(self.times)]
 
 
-def stream(
-    replica: Replica, prompt: Tokens, most: int, route: str | None = None, *, learn: bool = True
-) -> Streamed:
+def stream(replica: Replica, prompt: Tokens, most: int, route: str | None = None, *, learn: bool = True) -> Streamed:
     """Stream a greedy answer; ``learn``: whether it may be harvested. Raises OSError, HTTPException or ValueError for
     one that is not whole."""
     body = {"prompt": list(prompt), "max_tokens": most, "temperature": 0, "stream": True, "return_token_ids": True}

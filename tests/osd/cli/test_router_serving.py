@@ -73,9 +73,7 @@ def test_a_server_takes_up_what_an_admin_does(osd_process, engine: Engine, setti
     done(osd_process, "remove", "queries", "--yes")
     until(lambda: serve(engine, "count the rows of the tables").route == "default")
     with open_store(settings) as store:
-        until(
-            lambda: {row.by["route"] for row in store.outcomes.acceptance(by=["route"])} <= {"default", "queries"}
-        )
+        until(lambda: {row.by["route"] for row in store.outcomes.acceptance(by=["route"])} <= {"default", "queries"})
 
 
 def test_a_new_draft_starts_from_the_nearest(osd_process, data: Path, settings: Settings, tmp_path: Path) -> None:

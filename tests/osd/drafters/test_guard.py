@@ -124,9 +124,7 @@ def test_a_proposer_that_raises_anywhere(
 
 
 @settings(max_examples=8)
-@given(
-    often=st.sampled_from([0.05, 0.3, 1.0]), seed=st.integers(0), kind=st.sampled_from(["causal", "blended"])
-)
+@given(often=st.sampled_from([0.05, 0.3, 1.0]), seed=st.integers(0), kind=st.sampled_from(["causal", "blended"]))
 def test_a_draft_model_whose_passes_raise(
     pair: Pair, expected: dict[tuple[int, ...], list[int]], often: float, seed: int, kind: str
 ) -> None:

@@ -112,5 +112,3 @@ def test_a_configuration_without_a_start_token_is_refused(tmp_path: Path) -> Non
     module.save_pretrained(tmp_path)
     with pytest.raises(ModelNotLoaded, match="decoder_start_token_id"):
         load_model(tmp_path, CPU)
-
-

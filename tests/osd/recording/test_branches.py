@@ -49,9 +49,10 @@ def test_every_token_behind_a_refusal_carries_what_the_target_says_after_it(
             assert not len(refused)
             continue
         assert branches.begins.tolist() == refused.tolist()
-        assert branches.tokens[np.cumsum(branches.lengths) - branches.lengths].tolist() == samples.drafted[
-            samples.kinds == 1
-        ].tolist()
+        assert (
+            branches.tokens[np.cumsum(branches.lengths) - branches.lengths].tolist()
+            == samples.drafted[samples.kinds == 1].tolist()
+        )
         for number, text in enumerate(branches.texts(samples.tokens)):
             own = np.flatnonzero(branches.branch_numbers() == number)
             logits = pair.target.module(torch.tensor([text.tolist()])).logits[0, -len(own) :]

@@ -57,9 +57,7 @@ def branched(target: PreTrainedModel, draft: PreTrainedModel, prompts: int = 8, 
 
 
 @torch.inference_mode()
-def _branched(
-    target: PreTrainedModel, draft: PreTrainedModel, samples: RequestSamples, depth: int
-) -> RequestSamples:
+def _branched(target: PreTrainedModel, draft: PreTrainedModel, samples: RequestSamples, depth: int) -> RequestSamples:
     begins, kept = [], []
     text = samples.tokens.tolist()
     for at in samples.positions.tolist():
