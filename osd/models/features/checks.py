@@ -28,15 +28,15 @@ def require_fit(folder: Path, facts: Mapping[str, Any], target: FeatureTarget, d
 
     if digest is not None and target.digest is not None and digest != target.digest:
         raise refuse(f"it was made for the target with the digest {digest[:8]}, and this one has {target.digest[:8]}.")
-    width = facts.get("target_hidden_size") or facts.get("hidden_size")
-    if width != target.hidden_size:
-        raise refuse(f"it reads hidden states of width {width}, and the target's have {target.hidden_size}.")
+    for name in ("target_hidden_size", "hidden_size"):
+        if facts.get(name, target.hidden_size if name[0] == "t" else None) != target.hidden_size:
+            reason = f"it reads hidden states of width {facts.get(name)}, and the target's have {target.hidden_size}."
+            raise refuse(reason)
     require_readable(folder, target)
     if facts.get("vocab_size") != target.vocab_size:
         raise refuse(f"it has {facts.get('vocab_size')} token ids, and the target {target.vocab_size}.")
-    nested = facts.get("eagle_config") or {}
-    read = facts.get("eagle_aux_hidden_state_layer_ids") or nested.get("eagle_aux_hidden_state_layer_ids") or ()
-    if any(not 0 <= int(each) <= target.layers for each in read):
+    read = facts.get("eagle_aux_hidden_state_layer_ids", ())
+    if any(each > target.layers for each in read):
         raise refuse(f"it reads hidden states {list(read)}, and the target has those from 0 to {target.layers}.")
 
 

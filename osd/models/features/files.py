@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from transformers import LlamaConfig
 from osd.models.features.base import FeatureDraft, FeatureDraftNotLoaded, id_list
 from osd.models.features.checks import require_fit, require_same_embeddings, require_vocabulary, take_out_head
 from osd.models.features.eagle import Eagle3Draft, EagleDraft, depths
+from osd.models.features.keys import brief, disagree, read_keys
 from osd.models.features.medusa import MedusaConfig, MedusaDraft
 from osd.models.features.target import FeatureTarget
-from storage.versions.feature_kinds import feature_kind
+from osd.models.weights import first_line
+from storage.versions.feature_kinds import feature_kind, read_config
 
 Tensors = dict[str, Tensor]
 WEIGHTS = "model.safetensors"
@@ -58,14 +61,13 @@ def load_feature_draft(folder: str | Path, target: FeatureTarget) -> FeatureDraf
     Raises FeatureDraftNotLoaded, FeatureDraftMismatch.
     """
     folder = Path(folder)
-    facts, tensors = _config(folder), _read(folder)
-    kind = feature_kind(folder)
-    if facts is None or kind is None:
+    tensors, kind = _read(folder), feature_kind(folder)
+    if kind is None:
         raise FeatureDraftNotLoaded(path=folder, reason="its config.json names no kind of feature draft.")
+    facts = read_keys(folder, kind, read_config(folder))
     require_fit(folder, facts, target, facts.get(FOR_TARGET))
     require_same_embeddings(folder, tensors, target)
-    made = _medusa(folder, facts, tensors, target) if kind == "medusa" else _eagle(kind, folder, facts, tensors, target)
-    draft: FeatureDraft = _filled(folder, made, tensors)
+    draft = (_medusa if kind == "medusa" else partial(_eagle, kind))(folder, facts, tensors, target)
     weight = target.head.weight
     return draft.to(device=weight.device, dtype=weight.dtype).eval().requires_grad_(False)
 
@@ -105,9 +107,15 @@ def _vocabulary_tensors(draft: FeatureDraft) -> Tensors:
     ids = draft.token_map.cpu()
     if isinstance(draft, MedusaDraft):
         return {"token_map": ids}
-    known = torch.zeros(draft.vocab_size, dtype=torch.bool)
-    known[ids] = True
-    return {"d2t": ids - torch.arange(len(ids)), "t2d": known}
+    return {"d2t": ids - torch.arange(len(ids)), "t2d": _known(ids, draft.vocab_size)}
+
+
+def _known(ids: Tensor | None, size: int) -> Tensor:
+    """Return which ids (size,) there are in a draft vocabulary."""
+    known = torch.full((size,), ids is None)
+    if ids is not None:
+        known[ids] = True
+    return known
 
 
 def _facts(draft: FeatureDraft) -> dict[str, Any]:
@@ -127,14 +135,6 @@ ARCHITECTURES = {"medusa": "MedusaModel", "eagle": "EagleLlamaForCausalLM", "eag
 
 
 # reading
-
-
-def _config(folder: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _read(folder: Path) -> Tensors:
@@ -164,54 +164,93 @@ def _renamed(name: str) -> str:
     return name
 
 
-def _medusa(folder: Path, facts: Mapping[str, Any], tensors: Tensors, target: FeatureTarget) -> MedusaDraft:
-    given = {key: value for key, value in facts.items() if key not in ("architectures", "model_type", "dtype")}
-    given.setdefault("num_heads", given.pop("medusa_num_heads", None) or _count(tensors, "blocks"))
-    given.setdefault("num_hidden_layers", given.pop("medusa_num_layers", None) or 1)
-    given["medusa_fc_bias"] = "blocks.0.layers.0.bias" in tensors
-    token_map = tensors.pop("token_map", None)
+def _medusa(folder: Path, facts: dict[str, Any], tensors: Tensors, target: FeatureTarget) -> FeatureDraft:
+    token_map = _ids(folder, tensors, "token_map")
     require_vocabulary(folder, token_map, target)
-    given["truncated_vocab_size"] = None if token_map is None else len(token_map)
     heads = [name for name in tensors if name.startswith("lm_heads.")]
     if token_map is not None:
         cut = {name: tensors[name][token_map] for name in heads if len(tensors[name]) > len(token_map)}
         tensors.update(cut)
     if facts.get("original_lm_head"):
         take_out_head(folder, tensors, "lm_heads.0.weight", token_map, target, required=True)
-    given["original_lm_head"] = not heads or bool(facts.get("original_lm_head"))
-    return MedusaDraft(MedusaConfig(**given), token_map)
+    told = {
+        "num_heads": _count(tensors, "blocks."), "num_hidden_layers": _count(tensors, "blocks.0.layers."),
+        "medusa_fc_bias": "blocks.0.layers.0.bias" in tensors,
+        "original_lm_head": not heads or facts.get("original_lm_head", False),
+        "truncated_vocab_size": target.vocab_size if token_map is None else len(token_map),
+    }  # fmt: skip
+    facts = _agreed(folder, facts, told)
+    return _filled(folder, lambda: MedusaDraft(MedusaConfig(**facts), token_map), tensors)
 
 
-def _count(tensors: Tensors, prefix: str) -> int:
-    return len({name.split(".")[1] for name in tensors if name.startswith(f"{prefix}.")})
+def _count(tensors: Tensors, before: str) -> int:
+    return len({name[len(before) :].split(".")[0] for name in tensors if name.startswith(before)})
 
 
 def _eagle(kind: str, folder: Path, facts: dict[str, Any], tensors: Tensors, target: FeatureTarget) -> FeatureDraft:
-    given = {key: value for key, value in facts.items() if key not in ("architectures", "model_type")}
-    config: Any = LlamaConfig(**given | {"bias": "fc.bias" in tensors})
-    if kind == "eagle":
-        require_vocabulary(folder, ids := facts.get(VOCABULARY), target)
-        take_out_head(folder, tensors, "lm_head.weight", None, target, required=True)
-        return EagleDraft(config, None if ids is None else torch.tensor(ids))
-    nested = facts.get("eagle_config") or {}
-    read = facts.get("eagle_aux_hidden_state_layer_ids") or nested.get("eagle_aux_hidden_state_layer_ids")
-    config.eagle_aux_hidden_state_layer_ids = list(read or depths(target.layers))
-    offsets, _ = tensors.pop("d2t", None), tensors.pop("t2d", None)
-    token_map = None if offsets is None else offsets.long() + torch.arange(len(offsets))
+    ids, known = _ids(folder, tensors, "d2t") if kind == "eagle3" else None, tensors.pop("t2d", None)
+    token_map: Tensor | None = None if ids is None else ids + torch.arange(len(ids))
+    if VOCABULARY in facts:
+        token_map = torch.tensor(facts[VOCABULARY], dtype=torch.long)
+    require_vocabulary(folder, token_map, target)
+    told = {
+        "bias": "fc.bias" in tensors, "attention_bias": "layers.0.self_attn.q_proj.bias" in tensors,
+        "draft_vocab_size": target.vocab_size if ids is None else len(ids),
+        "tie_word_embeddings": facts.get("tie_word_embeddings", False) and target.head.weight is target.embeddings,
+    }  # fmt: skip
+    facts = _agreed(folder, facts, told)
+    if known is not None and not torch.equal(known, _known(token_map, target.vocab_size)):
+        raise FeatureDraftNotLoaded(path=folder, reason="its t2d does not mark the tokens that its d2t names.")
     if token_map is not None and torch.equal(token_map, torch.arange(target.vocab_size)):
         token_map = None
-    require_vocabulary(folder, token_map, target)
-    take_out_head(folder, tensors, "lm_head.weight", token_map, target, required=False)
-    return Eagle3Draft(config, token_map, own_head="lm_head.weight" in tensors)
+    take_out_head(folder, tensors, "lm_head.weight", token_map, target, required=kind == "eagle")
+    if kind == "eagle3":
+        facts.setdefault("eagle_aux_hidden_state_layer_ids", list(depths(target.layers)))
+    facts |= {"num_hidden_layers": 1, "bos_token_id": None, "eos_token_id": None}
+    own = "lm_head.weight" in tensors
+    return _filled(folder, lambda: _layer(kind, LlamaConfig(**facts), token_map, own), tensors)
 
 
-def _filled(folder: Path, draft: Any, tensors: Tensors) -> Any:
-    """Put the tensors in their places. Raises FeatureDraftNotLoaded where they are not those of such a draft."""
-    wanted = {name: tuple(value.shape) for name, value in draft.state_dict().items()}
+def _layer(kind: str, config: LlamaConfig, token_map: Tensor | None, own_head: bool) -> FeatureDraft:
+    """Make a draft of one decoder layer. Raises ValueError for what cannot be computed."""
+    if config.num_attention_heads % config.num_key_value_heads or config.head_dim % 2:
+        raise ValueError("num_attention_heads is no multiple of num_key_value_heads, or head_dim is odd")
+    draft = EagleDraft(config, token_map) if kind == "eagle" else Eagle3Draft(config, token_map, own_head=own_head)
+    if not draft.rotary.inv_freq.is_meta and not bool(draft.rotary.inv_freq.isfinite().all()):
+        raise ValueError("rope_parameters give positions that are not finite")
+    return draft
+
+
+def _ids(folder: Path, tensors: Tensors, name: str) -> Tensor | None:
+    """Take a list of token ids out of the tensors. Raises FeatureDraftNotLoaded where it is none."""
+    found = tensors.pop(name, None)
+    if found is not None and (found.is_floating_point() or found.is_complex() or found.dim() != 1):
+        raise FeatureDraftNotLoaded(path=folder, reason=f"its {name} is no list of whole numbers.")
+    return None if found is None else found.long()
+
+
+def _agreed(folder: Path, facts: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what config.json says with what the tensors say. Raises FeatureDraftNotLoaded where they differ."""
+    for name in facts.keys() & told.keys():
+        if facts[name] != told[name]:
+            raise disagree(folder, f"{name} is {brief(facts[name])}", f"{brief(told[name])} by its tensors")
+    return facts | dict(told)
+
+
+def _filled(folder: Path, make: Callable[[], FeatureDraft], tensors: Tensors) -> FeatureDraft:
+    """Make a draft and put the tensors in their places. Raises FeatureDraftNotLoaded where they are not those of such a
+    draft, before memory is taken for it."""
+    try:
+        with torch.device("meta"):
+            wanted = {name: tuple(value.shape) for name, value in make().state_dict().items()}
+    except Exception as error:  # a configuration of another's, which fails in whatever way
+        reason = f"its config.json makes no draft: {first_line(error)}"
+        raise FeatureDraftNotLoaded(path=folder, reason=reason) from None
     for name in sorted(wanted.keys() | tensors.keys()):
         found = tuple(tensors[name].shape) if name in tensors else None
         if found != wanted.get(name):
             theirs, ours = found or "missing", wanted.get(name) or "not part of such a draft"
             raise FeatureDraftNotLoaded(path=folder, reason=f"{name} is {theirs}, and by config.json it is {ours}.")
+    draft = make()
     draft.load_state_dict(tensors)
     return draft

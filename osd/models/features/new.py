@@ -13,6 +13,7 @@ from transformers import LlamaConfig
 from osd.models.features.base import FeatureDraft
 from osd.models.features.checks import require_readable, require_vocabulary
 from osd.models.features.eagle import Eagle3Draft, EagleDraft, depths
+from osd.models.features.keys import ROPE
 from osd.models.features.medusa import MedusaConfig, MedusaDraft
 from osd.models.features.target import FeatureTarget
 from osd.models.limits import named, position_limit
@@ -28,6 +29,7 @@ INNER = 4
 """Width of a decoder layer's inner half as a multiple of H, where the target names none."""
 LARGEST = 8192
 """Positions of a draft whose target names no limit."""
+ROPE_WHOLE = {"partial_rotary_factor": 1.0}
 SHAPE = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "rms_norm_eps")
 
 
@@ -84,7 +86,7 @@ def layer_config(target: FeatureTarget) -> LlamaConfig:
     facts.setdefault("intermediate_size", INNER * target.hidden_size)
     rope = named(theirs, "rope_parameters")
     if isinstance(rope, dict) and "rope_theta" in rope:
-        facts["rope_parameters"] = {**rope, "partial_rotary_factor": 1.0}
+        facts["rope_parameters"] = {name: value for name, value in rope.items() if name in ROPE} | ROPE_WHOLE
     limit = min(position_limit(target.module.config), LARGEST)
     positions = max(limit, named(theirs, "max_position_embeddings") or 0)
     return LlamaConfig(

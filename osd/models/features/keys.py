@@ -1,0 +1,198 @@
+"""What each field of a feature draft's config.json means: computed, without effect on any number, or refused by name.
+
+One table for all kinds. Whoever adds a kind of draft adds its fields here: what is not in the table is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from osd.models.features.base import FeatureDraftNotLoaded
+
+MOST = 1 << 30
+"""The largest number that a size or a length may be."""
+
+
+class Rule(NamedTuple):
+    """The values that a field may have."""
+
+    said: str
+    holds: Callable[[Any], bool]
+
+
+class Key(NamedTuple):
+    """One field of a configuration."""
+
+    use: str
+    """computed; harmless: it changes no number; refused: only values that change nothing may stand."""
+    rule: Rule
+    meaning: str = ""
+    """What another value would mean."""
+
+
+def only(*values: Any) -> Rule:
+    """Return the rule of a field that may have these values alone."""
+    said = " or ".join(str(each).lower() if isinstance(each, bool) else str(each) for each in values)
+    return Rule(said, lambda value: any(type(value) is type(each) and value == each for each in values))
+
+
+def refused(meaning: str, *fine: Any) -> Key:
+    """Return a field whose meaning osd does not compute, but for values that ask for nothing."""
+    return Key("refused", only(*fine) if fine else Rule("left out", lambda _: False), meaning)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and 1e-15 < value < 1e15
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(each) is int and 0 <= each < MOST for each in value)
+
+
+SIZE = Key("computed", Rule("a whole number from 1 on", lambda value: type(value) is int and 0 < value < MOST))
+NUMBER = Key("computed", Rule("a number above 0", _is_number))
+FLAG = Key("computed", only(True, False))
+IDS = Key("computed", Rule("a list of whole numbers from 0 on", _are_ids))
+TABLE = Key("computed", Rule("a table", lambda value: isinstance(value, dict)))
+TEXT = Key("computed", Rule("a text", lambda value: isinstance(value, str)))
+ANY = Key("harmless", Rule("anything", lambda _: True))
+
+HARMLESS = (
+    "_name_or_path", "_attn_implementation", "_commit_hash", "_from_model_config", "attention_dropout", "auto_map",
+    "base_model_name_or_path", "begin_suppress_tokens", "bos_token_id", "dtype", "embed_requires_grad", "eos_token_id",
+    "id2label", "initializer_range", "label2id", "max_window_layers", "output_attentions", "output_hidden_states",
+    "pad_token_id", "pretraining_tp", "problem_type", "return_dict", "torch_dtype", "torchscript",
+    "transformers_version", "ttt_steps", "use_cache",
+)  # fmt: skip
+"""Names, special tokens, what only training reads, the type of numbers in the files (a draft computes in its
+target's), and what transformers' modules return."""
+SPECULATORS = refused("the speculators library's form of a folder")
+QUANTISED = refused("quantised weights")
+WINDOW = "attention within a window"
+AT_ONCE = "all tokens of a draft in one pass, as P-EAGLE"
+COMMON = {
+    **dict.fromkeys(HARMLESS, ANY), **dict.fromkeys(("hidden_size", "vocab_size"), SIZE), "osd_target": TEXT,
+    **dict.fromkeys(("compression_config", "quantization_config"), QUANTISED),
+    **dict.fromkeys(("speculators_config", "speculators_model_type", "transformer_layer_config"), SPECULATORS),
+    "chunk_size_feed_forward": refused("the layer in pieces", 0), "is_encoder_decoder": refused("an encoder", False),
+    "logit_scale": refused("logits times a number of its own", 1, 1.0), "parallel_drafting": refused(AT_ONCE, False),
+}  # fmt: skip
+MEDUSA = COMMON | {
+    "model_type": refused("heads of another architecture", "medusa"),
+    "architectures": refused("another draft", ["MedusaModel"], []),
+    **dict.fromkeys(("num_heads", "num_hidden_layers", "truncated_vocab_size"), SIZE),
+    **dict.fromkeys(("original_lm_head", "medusa_fc_bias"), FLAG),
+    "tie_word_embeddings": ANY,  # its output layers are the target's, or in the files
+}
+LAYER = COMMON | {
+    "model_type": refused("a layer of another architecture", "llama"),
+    "architectures": Key("computed", Rule("a list of names", lambda value: isinstance(value, list))),
+    "num_hidden_layers": refused("more layers than one", 1), "hidden_act": refused("another activation", "silu"),
+    **dict.fromkeys(("intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"), SIZE),
+    **dict.fromkeys(("max_position_embeddings", "draft_vocab_size", "target_hidden_size"), SIZE),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "bias", "tie_word_embeddings"), FLAG),
+    "rms_norm_eps": NUMBER, "rope_parameters": TABLE,
+    "is_causal": refused("attention to what comes after", True),
+    "layer_types": refused(WINDOW, ["full_attention"]), "sliding_window": refused(WINDOW),
+    "use_sliding_window": refused(WINDOW, False),
+    "add_para_norm": refused("norms of the embedding and of the feature, as HASS", False),
+    "fc_norm": refused("a norm of each hidden state before fc, as EAGLE-3.1", False),
+    "norm_before_fc": refused("a norm of the hidden states before fc, as EAGLE-3.1", False),
+    "norm_output": refused("features after the last norm, as EAGLE-3.1", False),
+    "use_mtp_layernorm": refused("norms of the embedding and of the feature", False),
+    "next_layer_regular": refused("layers after the first that read embeddings", True),
+    "parallel_draft_step": refused(AT_ONCE, 0, 1), "parallel_draft_heads_num_layers": refused(AT_ONCE, 0),
+}  # fmt: skip
+EAGLE = LAYER | {
+    "osd_draft_vocabulary": IDS,
+    "norm_before_residual": refused("EAGLE-3's residual", False),
+    "use_aux_hidden_state": refused("hidden states of several depths", False),
+    "use_input_layernorm_in_first_layer": refused("a norm of what the layer reads", False),
+    "use_last_layernorm": refused("a norm before the output layer", False),
+}
+EAGLE3 = LAYER | {
+    "norm_before_residual": FLAG,
+    "eagle_aux_hidden_state_layer_ids": IDS,
+    "use_aux_hidden_state": refused("the last hidden state alone", True),
+    "use_input_layernorm_in_first_layer": refused("no norm of the embedding", True),
+    "use_last_layernorm": refused("no norm before the output layer", True),
+}
+KEYS: dict[str, dict[str, Key]] = {"medusa": MEDUSA, "eagle": EAGLE, "eagle3": EAGLE3}
+"""The fields of each kind's config.json."""
+ROPE: dict[str, Key] = {
+    "rope_type": Key("computed", only("default", "linear", "llama3", "yarn"), "positions that change with the length"),
+    **dict.fromkeys(("rope_theta", "factor", "attention_factor", "low_freq_factor", "high_freq_factor"), NUMBER),
+    **dict.fromkeys(("beta_fast", "beta_slow", "mscale", "mscale_all_dim"), NUMBER),
+    "original_max_position_embeddings": SIZE,
+    "truncate": FLAG,
+    "partial_rotary_factor": refused("positions in a part of each head", 1, 1.0),
+}
+"""The fields of rotary positions."""
+OTHER_NAMES = {"medusa_num_heads": "num_heads", "medusa_num_layers": "num_hidden_layers", "type": "rope_type"}
+"""Fields that say the same as another."""
+
+
+def read_keys(folder: Path, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are computed of a kind's config.json. Raises FeatureDraftNotLoaded for one that is not in
+    the table, has a value that it may not have, or is said twice and differs."""
+    facts = _said(folder, given)
+    facts = _merged(folder, facts, _said(folder, facts.pop("eagle_config", {}), "eagle_config"))
+    if kind != "medusa":
+        facts = _rope(folder, facts)
+    if facts.get("use_sliding_window") is False:
+        facts.pop("sliding_window", None)  # which the field says is not used
+    return _checked(folder, facts, KEYS[kind])
+
+
+def _said(folder: Path, given: Any, name: str = "") -> dict[str, Any]:
+    """Return the fields of a table that say something, by their newer names."""
+    if not isinstance(given, dict):
+        raise _wrong(folder, name, given, TABLE)
+    facts = {key: value for key, value in given.items() if value is not None}
+    for other in OTHER_NAMES.keys() & facts.keys():
+        facts = _merged(folder, facts, {OTHER_NAMES[other]: facts.pop(other)})
+    return facts
+
+
+def _rope(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Put what is said of rotary positions, by its older names too, into ``rope_parameters``."""
+    rope = {key: facts.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in facts}
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = _merged(folder, rope, _said(folder, facts.pop(name, {}), name))
+    return facts | ({"rope_parameters": _checked(folder, rope, ROPE)} if rope else {})
+
+
+def _checked(folder: Path, facts: dict[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
+    for name, value in facts.items():
+        key = keys.get(name)
+        if key is None or not key.rule.holds(value):
+            raise _wrong(folder, name, value, key)
+    return {name: value for name, value in facts.items() if keys[name].use == "computed"}
+
+
+def _merged(folder: Path, ours: dict[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both. Raises FeatureDraftNotLoaded where they say different things."""
+    for key in ours.keys() & theirs.keys():
+        if ours[key] != theirs[key]:
+            raise disagree(folder, f"{key} is {brief(ours[key])}", f"{brief(theirs[key])} in another place")
+    return ours | dict(theirs)
+
+
+def disagree(folder: Path, one: str, other: str) -> FeatureDraftNotLoaded:
+    """Return the refusal of a folder that says two things."""
+    return FeatureDraftNotLoaded(path=folder, reason=f"by config.json {one}, and it is {other}.")
+
+
+def _wrong(folder: Path, name: str, value: Any, key: Key | None) -> FeatureDraftNotLoaded:
+    fine = "does not know it; take it out if it changes no number" if key is None else f"computes {key.rule.said}"
+    meaning = f" ({key.meaning})" if key is not None and key.meaning else ""
+    return FeatureDraftNotLoaded(path=folder, reason=f"config.json has {name} = {brief(value)}{meaning}; osd {fine}.")
+
+
+def brief(value: Any) -> str:
+    """Return a value in a few letters."""
+    said = str(value).lower() if isinstance(value, bool) else repr(value)
+    return said if len(said) < 60 else said[:57] + "…"
