@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 from starlette.requests import Request as HttpRequest
@@ -19,7 +19,7 @@ from osd.server.errors import SERVER, ApiError, DeadlineExceeded, Draining
 from osd.server.upstream.call import UpstreamCall, can_be_header, read_call
 from osd.server.upstream.host import UpstreamHost
 from osd.server.upstream.replicas import Replica
-from osd.server.upstream.tally import StreamTally, UsageCounts, counts_in
+from osd.server.upstream.tally import StreamTally, UsageCounts, counts_in, parsed
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,8 @@ TRIES = 4
 """Requests to replicas that one call may become."""
 ELSEWHERE = (502, 503, 504)
 """Statuses with which a replica says that another one may do better."""
+BYTES = "application/octet-stream"
+"""What embeddings may be answered as; every other answer is JSON."""
 KEPT_BACK = HOP_BY_HOP | {
     "content-length", "server", "date", "set-cookie", "x-request-id", "www-authenticate", "location",
 }  # fmt: skip
@@ -71,13 +73,15 @@ class Opened(NamedTuple):
     response: aiohttp.ClientResponse
     first: bytes
     """The first bytes of a stream; the whole of another answer."""
+    said: Any
+    """What another answer says in JSON."""
     stands_in: bool
     """Whether the replica has another draft than those of the route."""
 
     @property
     def streams(self) -> bool:
         """Whether it is a stream of events."""
-        return self.response.content_type == "text/event-stream"
+        return _streams(self.response)
 
 
 class Forward:
@@ -153,13 +157,13 @@ class Answering:
             replica = choice.replica
             replica.running += 1
             try:
-                async with self._ask(replica) as (response, first):
+                async with self._ask(replica) as (response, first, said):
                     if response.status in ELSEWHERE and pool.choose(self.call.drafts, {*tried, replica}):
                         tried.add(replica)
                         continue
                     if choice.stands_in and self.call.decision:
                         pool.stood_in[self.call.decision.name] += 1
-                    yield Opened(replica, response, first, choice.stands_in)
+                    yield Opened(replica, response, first, said, choice.stands_in)
                     return
             except RequestFailed as error:
                 replica.has_failed(error.reason, error.trouble)
@@ -173,9 +177,9 @@ class Answering:
         raise failed
 
     @asynccontextmanager
-    async def _ask(self, replica: Replica) -> AsyncIterator[tuple[aiohttp.ClientResponse, bytes]]:
-        """Send the request to a replica; yield its response with its first bytes. Raises RequestFailed for what fails
-        until then."""
+    async def _ask(self, replica: Replica) -> AsyncIterator[tuple[aiohttp.ClientResponse, bytes, Any]]:
+        """Send the request to a replica; yield its response with its first bytes, and what they say if they are its
+        whole. Raises RequestFailed for what fails until then."""
         call, url = self.call, replica.at.url
         where = URL(f"{url}{call.path}?{call.query}" if call.query else url + call.path, encoded=True)
         headers = call.headers_for(self.host.settings.upstream.tenant_header, self.host.headers)
@@ -189,22 +193,23 @@ class Answering:
                 first = await _first_bytes(response)
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 raise RequestFailed.from_error(error, url) from None
-            _require_usable(response, url)
-            replica.answered(response.status)
-            yield response, first
+            said = None if _streams(response) else parsed(first)
+            _require_usable(response, first, said, url)
+            replica.answered(response.status, whole=not _streams(response))
+            yield response, first, said
         finally:
             if response is not None:
                 response.close() if not response.content.at_eof() else response.release()
 
     async def _whole(self, opened: Opened) -> None:
         body = opened.first
-        self._counts = counts_in(body) if opened.response.status == 200 else None
+        self._counts = counts_in(opened.said) if opened.response.status == 200 else None
         await self._start(opened, [("content-length", str(len(body)))])
         await self._send({"type": "http.response.body", "body": body})
 
     async def _stream(self, opened: Opened) -> None:
-        """Pass a stream on chunk by chunk. Raises ReplicaFailed where it breaks off."""
-        replica, content, chunk = opened.replica, opened.response.content, opened.first
+        """Pass a stream on chunk by chunk. Raises ReplicaFailed where it breaks off, or ends before it says so."""
+        replica, content, chunk, how = opened.replica, opened.response.content, opened.first, "its end is missing"
         self._first = time.perf_counter() - self._at
         await self._start(opened, [])
         while chunk:
@@ -213,11 +218,14 @@ class Answering:
             try:
                 chunk = await content.readany()
             except (aiohttp.ClientError, OSError) as error:
-                trouble = f"{replica.at.url} broke off a stream ({type(error).__name__}). Its own log may say why."
-                replica.has_failed("broken", trouble)
-                log.warning("%s", trouble, extra={"action": "replica_failed", "request_id": self.call.id})
-                raise ReplicaFailed() from None
-        await self._send({"type": "http.response.body", "body": self.tally.rest()})
+                chunk, how = b"", type(error).__name__
+        if not self.tally.ended:
+            trouble = f"{replica.at.url} broke off a stream ({how}). Its own log may say why."
+            replica.has_failed("broken", trouble)
+            log.warning("%s", trouble, extra={"action": "replica_failed", "request_id": self.call.id})
+            raise ReplicaFailed()
+        replica.failures = 0
+        await self._send({"type": "http.response.body", "body": b""})
 
     async def _start(self, opened: Opened, more: list[tuple[str, str]]) -> None:
         theirs = [
@@ -253,15 +261,20 @@ class Answering:
             meters.timed(first=self._first)
 
 
+def _streams(response: aiohttp.ClientResponse) -> bool:
+    return response.content_type == "text/event-stream" and response.status == 200
+
+
 async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:
     """Return the first bytes of a stream, the whole of another answer."""
-    if response.content_type == "text/event-stream" and response.status == 200:
+    if _streams(response):
         return await response.content.readany()
     return await response.read()
 
 
-def _require_usable(response: aiohttp.ClientResponse, url: str) -> None:
-    """Raise RequestFailed for an answer that no client should get: about the front's own key, or a way elsewhere."""
+def _require_usable(response: aiohttp.ClientResponse, first: bytes, said: Any, url: str) -> None:
+    """Raise RequestFailed for an answer that no client should get: about the front's own key, a way elsewhere, nothing,
+    or a success that is no whole JSON."""
     if response.status in (401, 403):
         raise RequestFailed(
             "refused", f"{url} refuses the front's API key, or wants one: name it with upstream.api_key."
@@ -269,4 +282,9 @@ def _require_usable(response: aiohttp.ClientResponse, url: str) -> None:
     if 300 <= response.status < 400:
         raise RequestFailed(
             "garbage", f"{url} sends requests elsewhere ({response.status}). Give the URL that answers."
+        )
+    lacks = not first if _streams(response) or response.content_type == BYTES else not isinstance(said, dict | list)
+    if response.status < 300 and lacks:
+        raise RequestFailed(
+            "broken", f"{url} answers {response.status} with what is no whole answer. Its own log may say why."
         )

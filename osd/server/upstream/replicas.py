@@ -86,9 +86,9 @@ class Replica:
         """Note that it does not answer as it should."""
         self.well, self.trouble = False, trouble
 
-    def answered(self, status: int) -> None:
-        """Count an answer."""
-        self.failures = 0
+    def answered(self, status: int, *, whole: bool) -> None:
+        """Count an answer. ``whole``: whether nothing of it is still to come."""
+        self.failures = 0 if whole else self.failures
         self.answers[f"{status // 100}xx"] += 1
 
     def has_failed(self, reason: str, trouble: str) -> None:

@@ -1,4 +1,4 @@
-"""Tokens of an answer as its bytes pass: by its own usage, else by counting events."""
+"""What an answer's bytes say as they pass: whether it is whole, and its tokens, by its usage or by counting events."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any, NamedTuple
 
 TAIL = 16_384
 """Bytes of a stream's end that are searched for its usage."""
+
+
+ENDS = ("response.completed", "response.failed", "response.incomplete", "message_stop", "error")
+"""Types of the events that end streams of `/v1/responses` and `/v1/messages`."""
 
 
 class UsageCounts(NamedTuple):
@@ -21,7 +25,7 @@ class StreamTally:
     for (``hides_usage``)."""
 
     def __init__(self, *, hides_usage: bool = False) -> None:
-        self._hides, self._held, self._tail = hides_usage, b"", b""
+        self._hides, self._open, self._last, self._tail = hides_usage, b"", b"", b""
         self.events = 0
         """Events with data: at least so many tokens were written, nearly."""
         self.whole = True
@@ -31,37 +35,41 @@ class StreamTally:
         """Take bytes that came; return those that pass now."""
         self.events += chunk.count(b"data: ")
         self._tail = (self._tail + chunk)[-TAIL:]
-        if self._hides:
-            chunk = self._without_usage(chunk)
+        *events, self._open = (self._open + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
+        self._last = next((event for event in reversed(events) if b"data:" in event), self._last)
+        if self._hides:  # a part of an event is held back
+            chunk = b"".join(event + b"\n\n" for event in events if not _is_usage(event))
         if chunk:
             self.whole = chunk.endswith((b"\n\n", b"\r\n\r\n"))
         return chunk
 
-    def rest(self) -> bytes:
-        """Return what is still held once the stream has ended."""
-        held, self._held = self._held, b""
-        return held
-
-    def _without_usage(self, chunk: bytes) -> bytes:
-        """Hold back a part of an event, and drop the event that has the usage and nothing else."""
-        *events, self._held = (self._held + chunk).split(b"\n\n")
-        return b"".join(event + b"\n\n" for event in events if not _is_usage(event))
+    @property
+    def ended(self) -> bool:
+        """Whether the newest event says that the stream is over, `[DONE]` or an error, and nothing follows it."""
+        data = b"".join(line[5:] for line in self._last.split(b"\n") if line.startswith(b"data:")).strip()
+        said = parsed(data)
+        over = data == b"[DONE]" or (isinstance(said, dict) and (bool(said.get("error")) or said.get("type") in ENDS))
+        return over and not self._open.strip()
 
     def counts(self) -> UsageCounts | None:
         """Return the tokens by the stream's own usage; None where it has said none."""
         for event in reversed(self._tail.split(b"\n\n")):
             data = next((line[6:] for line in event.splitlines() if line.startswith(b"data: {")), None)
-            if data and b'"usage"' in data and (found := counts_in(data)):
+            if data and b'"usage"' in data and (found := counts_in(parsed(data))):
                 return found
         return None
 
 
-def counts_in(body: bytes) -> UsageCounts | None:
-    """Return the tokens by the usage in a JSON body of OpenAI's or Anthropic's form; None where there is none."""
+def parsed(body: bytes) -> Any:
+    """Return what a JSON body says; None where it is none."""
     try:
-        said = json.loads(body)
-    except ValueError:
+        return json.loads(body)
+    except (ValueError, RecursionError):
         return None
+
+
+def counts_in(said: Any) -> UsageCounts | None:
+    """Return the tokens by the usage in an answer of OpenAI's or Anthropic's form; None where there is none."""
     if not isinstance(said, dict):
         return None
     places = [part.get("usage") for part in (said, said.get("response"), said.get("message")) if isinstance(part, dict)]
@@ -79,8 +87,5 @@ def _count(usage: dict[str, Any], *names: str) -> int:
 def _is_usage(event: bytes) -> bool:
     if not event.startswith(b"data: {") or b'"usage"' not in event:
         return False
-    try:
-        said = json.loads(event[6:])
-    except ValueError:
-        return False
+    said = parsed(event[6:]) or {}
     return bool(said.get("usage")) and not said.get("choices")

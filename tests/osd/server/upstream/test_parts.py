@@ -19,7 +19,7 @@ from osd.server.upstream.addresses import ReplicaAddress, check_replicas, replic
 from osd.server.upstream.call import prompt_text
 from osd.server.upstream.inside import rounds_of
 from osd.server.upstream.replicas import FAILURES, ReplicaPool, ReplicaState
-from osd.server.upstream.tally import StreamTally, counts_in
+from osd.server.upstream.tally import StreamTally, counts_in, parsed
 from storage.access.engines import AttachedEngine
 from storage.errors import BadSetting
 from storage.records import RequestSamples, TokenKind
@@ -98,7 +98,9 @@ def test_failures_in_a_row_take_a_replica_out() -> None:
     (one,) = pool_of(a="default").replicas.values()
     for _ in range(FAILURES - 1):
         one.has_failed("garbage", "nonsense")
-    one.answered(200)
+    one.answered(200, whole=False)
+    assert one.failures == FAILURES - 1, "it is not whole yet"
+    one.answered(200, whole=True)
     for _ in range(FAILURES - 1):
         one.has_failed("garbage", "nonsense")
     assert one.state is ReplicaState.UP
@@ -153,9 +155,11 @@ def test_however_a_stream_is_cut_its_bytes_pass(cuts: list[int], hides: bool, as
     whole, parts = STREAM + USAGE * (hides or asked) + DONE, []
     tally, rest = StreamTally(hides_usage=hides), whole
     for cut in [*cuts, len(whole)]:
+        assert tally.ended == (not rest and parts != [])
         parts.append(tally.push(rest[:cut]))
         rest = rest[cut:]
-    assert b"".join(parts) + tally.rest() == (STREAM + DONE if hides else whole)
+    assert b"".join(parts) == (STREAM + DONE if hides else whole)
+    assert tally.ended
     assert tally.counts() == ((5, 4) if hides or asked else None)
 
 
@@ -176,11 +180,12 @@ def test_a_chunk_with_usage_and_text_is_not_taken_out() -> None:
     ],
 )  # fmt: skip
 def test_usage_is_read_in_each_form(body: object, found: tuple[int, int] | None) -> None:
-    assert counts_in(json.dumps(body).encode()) == found
+    assert counts_in(parsed(json.dumps(body).encode())) == found
 
 
-def test_what_is_no_json_has_no_usage() -> None:
-    assert counts_in(b"{") is None
+@pytest.mark.parametrize("body", [b"{", b"[" * 100_000, b"\xff", b""])
+def test_what_is_no_json_has_no_usage(body: bytes) -> None:
+    assert counts_in(parsed(body)) is None
 
 
 @pytest.mark.parametrize(
