@@ -1,6 +1,7 @@
 """Backup of a whole store to a folder, while it is used, and restoring it elsewhere.
 
     backup.json        what it is: format, schema, dialect, counts
+    SHA256SUMS         every file's digest, as sha256sum writes and checks them
     osd.db             SQLite's metadata by its own backup call, or
     osd.dump           PostgreSQL's by pg_dump
     segments/          samples, as they lie in their place (encrypted ones stay so)
@@ -8,19 +9,22 @@
 
 The metadata of one moment is read, then every file that it names is copied at once; files never change, so what is
 there is right. Where one was deleted meanwhile (retention, a purge), the metadata is read again, and only files that
-came since are still to be copied. So the folder has every file that its metadata names, and no other. Restoring puts
-files first and the metadata last. Both check at the end.
+came since are still to be copied. So the folder has every file that its metadata names, and no other, and is checked.
+
+Restoring checks every file before it writes any, puts files first and the metadata last, and takes back what it put
+after an error. What a killed restore put is in nobody's way: the next one puts the same files.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,7 +34,7 @@ from sqlalchemy.orm import Session
 from storage import records
 from storage.distribution import osd_version
 from storage.errors import BadInput, StoreError, WeightsDamaged
-from storage.files.files import TemporaryPath, writing
+from storage.files.files import TemporaryPath, sync_path, writing
 from storage.files.places import FilePlace, LocalFolder
 from storage.records import DraftVersion, VersionState
 from storage.replay.segment_files import SegmentFiles
@@ -40,11 +44,11 @@ from storage.sql.database import Database
 from storage.sql.drivers import parse_url, sqlite_file
 from storage.sql.ledger import to_record
 from storage.sql.tables import SegmentRow, VersionRow
-from storage.store import Store, lay_out, open_store
+from storage.store import Store, lay_out
 from storage.versions import weights
 
-FORMAT = 1
-FACTS, SQLITE, DUMP = "backup.json", "osd.db", "osd.dump"
+FORMAT = 2
+FACTS, SUMS, SQLITE, DUMP = "backup.json", "SHA256SUMS", "osd.db", "osd.dump"
 TRIES = 10
 """Looks at the metadata before it is given up: a deletion meanwhile takes another one."""
 Say = Callable[[str], None]
@@ -92,50 +96,37 @@ def back_up(store: Store, url: str, destination: Path, say: Say = lambda _: None
         counts = len(named.segments), requests, len(named.versions), size
         facts = Backup(FORMAT, records.now(), osd_version(), store.db.dialect, named.schema, *counts)
         (aside.path / FACTS).write_text(json.dumps(asdict(facts), indent=2) + "\n", "utf-8")
+        (aside.path / SUMS).write_text("".join(_sums(aside.path)), "utf-8")
         weights.sync_tree(aside.path)
         aside.rename(destination.absolute())
     return facts
 
 
 def restore(settings: Settings, source: Path, say: Say = lambda _: None) -> Backup:
-    """Restore a backup into the store that the settings name, which must be empty, and check it.
+    """Restore a backup into the store that the settings name, which must be empty, and note it in the audit trail.
 
-    Raises BadInput for what is no backup, of another kind of database, or where there is something already; StoreError.
+    Raises BadInput for what is no backup, of another kind of database, or where there is something already; StoreError
+    for a backup that is not whole, or whose schema this osd cannot open. Nothing is left then.
     """
-    facts = read_facts(source)
-    store = lay_out(settings)
-    url = parse_url(settings.storage.database_url())
-    try:
-        _require_fits(store, facts, url)
+    facts, url = read_facts(source), parse_url(settings.storage.database_url())
+    with closing(lay_out(settings)) as store:
+        _require_fits(store, facts, source, url)
+        say("checking the backup")
+        _check_sums(source)
         say("copying samples and weights")
-        for name, place in _places(store).items():
-            for each in LocalFolder(source / name).list():
-                place.put_file(source / name / each.path, each.path)
-        say("restoring the metadata")
-        _restore_database(source, url)
-    finally:
-        store.close()
-    say("checking")
-    with open_store(settings) as opened:
-        check(opened)
+        with _placed(store, source):
+            say("restoring the metadata")
+            _restore_database(source, url)
+        store.db.upgrade()
+        store.trail.note("db restore", source.name, asdict(facts))
     return facts
-
-
-def check(store: Store) -> None:
-    """Check that all samples and weights are there and sound. Raises SegmentDamaged, WeightsDamaged."""
-    with store.db.session(read_only=True) as session:
-        named = _named(session, session.connection())
-    _check_segments(store.samples.files, named.segments)
-    for version in named.versions:
-        if version.state is not VersionState.QUARANTINED:
-            store.versions.verify(version)
 
 
 def read_facts(source: Path) -> Backup:
     """Return what a backup holds. Raises BadInput for what is none, or one of a newer osd."""
     try:
         facts = Backup(**json.loads((source / FACTS).read_text("utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise BadInput(reason=f"{source} is no backup of `osd db backup` ({FACTS}: {error}).") from None
     if facts.format != FORMAT:
         raise BadInput(
@@ -255,25 +246,67 @@ def _check_segments(files: SegmentFiles, rows: Sequence[SegmentRow]) -> None:
             raise files.damaged(row.id, row.path, f"it holds {len(found)} requests, its index says {row.requests}")
 
 
-def _require_fits(store: Store, facts: Backup, url: URL) -> None:
-    """Raise BadInput unless the store is empty and of the backup's kind of database."""
+def _sums(folder: Path) -> Iterator[str]:
+    """Yield the line of every file in SHA256SUMS, which has none itself."""
+    for each in LocalFolder(folder).list():
+        if each.path != SUMS:
+            with (folder / each.path).open("rb") as file:
+                yield f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {each.path}\n"
+
+
+def _check_sums(source: Path) -> None:
+    """Raise StoreError unless every file is there as it was written, and no other."""
+    try:
+        wrong = set(_sums(source)) ^ set((source / SUMS).read_text("utf-8").splitlines(keepends=True))
+    except (OSError, ValueError) as error:
+        raise StoreError(reason=f"{source} is not whole ({error}). Nothing was restored.") from error
+    if wrong:
+        names = ", ".join(sorted({line.strip().partition("  ")[2] for line in wrong})[:5])
+        raise StoreError(reason=f"{source} is not whole: missing, changed or added: {names}. Nothing was restored.")
+
+
+def _require_fits(store: Store, facts: Backup, source: Path, url: URL) -> None:
+    """Raise BadInput unless the store is empty and of the backup's kind of database, SchemaOutdated for a schema that
+    this osd cannot open."""
     if facts.dialect != store.db.dialect:
         reason = f"The backup is of {facts.dialect}, and storage.url names {store.db.dialect}; restore it into its kind"
         raise BadInput(reason=f"{reason} of database.")
+    if str(facts.schema) in schema.BEFORE_FIRST or str(facts.schema) > schema.HEAD:
+        raise schema.mismatch(f"in {source}", facts.schema)
     file = sqlite_file(url)
-    if file is not None and file.exists():
+    if file is not None and any(Path(f"{file}{end}").exists() for end in ("", "-wal")):
         raise BadInput(reason=f"There is a database at {file} already; restore into a data directory of its own.")
     if file is None and (tables := inspect(store.db.engine).get_table_names()):
         raise BadInput(reason=f"{store.db.url} has {len(tables)} tables already; restore into an empty database.")
-    for (_, place), key in zip(_places(store).items(), ("storage.samples", "storage.weights"), strict=True):
-        if place.list():
+    for (name, place), key in zip(_places(store).items(), ("storage.samples", "storage.weights"), strict=True):
+        if {each.path for each in place.list()} - {each.path for each in LocalFolder(source / name).list()}:
             raise BadInput(reason=f"There is something at {place.show()} already ({key}); name an empty place.")
+
+
+@contextmanager
+def _placed(store: Store, source: Path) -> Iterator[None]:
+    """Put samples and weights in their places; take them back after an error."""
+    files = [(place, name, each.path) for name, place in _places(store).items()
+             for each in LocalFolder(source / name).list()]  # fmt: skip
+    try:
+        for place, name, path in files:
+            place.put_file(source / name / path, path)
+        for place in _places(store).values():
+            if isinstance(place, LocalFolder) and place.folder.exists():
+                weights.sync_tree(place.folder)  # before metadata name them
+        yield
+    except BaseException:
+        for place, _, path in files:
+            with suppress(StoreError):
+                place.remove(path)
+        raise
 
 
 def _restore_database(source: Path, url: URL) -> None:
     if (file := sqlite_file(url)) is not None:
         with TemporaryPath(file.absolute().parent, file.name) as aside, writing(file):
             shutil.copyfile(source / SQLITE, aside.path)
+            sync_path(aside.path)
             aside.rename(file.absolute())
         return
     _run(url, "pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction",

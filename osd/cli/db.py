@@ -62,16 +62,14 @@ def restore(
     source: Annotated[Path, typer.Argument(help="A folder of `osd db backup`.", metavar="FOLDER")],
     output: Output,
 ) -> None:
-    """Restore a backup into the store that the settings name, which must be empty, and check it.
+    """Restore a backup into the store that the settings name, which must be empty.
 
-    Files come first and the metadata last, so that a store that has metadata is whole. The kind of database must be the
-    backup's; samples and weights may go to another kind of place.
+    Every file is checked before any is written; files come first and the metadata last, so that a store that has
+    metadata is whole. The kind of database must be the backup's; samples and weights may go to another kind of place.
     """
     from storage.backup import restore as bring_back
 
     done = bring_back(here.settings, source, note)
-    with here.store() as store:
-        store.trail.note("db restore", source.name, asdict(done))
     tell_backup(done, output)
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import inspect
 
 from storage import backup
-from storage.backup import back_up, check, read_facts, restore
-from storage.errors import BadInput, SegmentDamaged, StoreError, WeightsDamaged
+from storage.backup import Backup, back_up, read_facts, restore
+from storage.errors import BadInput, OsdError, SchemaOutdated, StoreError
 from storage.records import RunState
 from storage.settings import Settings, VersionLimits
-from storage.store import Store, open_store
+from storage.store import Store, lay_out, open_store
 from tests.storage.conftest import new_postgres
 from tests.storage.make import add_root, claim, samples, stage, write_weights
 from tests.storage.places import files_below, segments_of, weights_of
@@ -73,7 +76,7 @@ def test_restored_elsewhere_it_is_the_same_store_and_goes_on(filled: Store, sett
             new = stage(store, run.parent, 9.0, run)
             assert store.versions.publish(new.id, {}, run=run).number == 4
             store.runs.finish(run, RunState.PUBLISHED, new.id)
-            check(store)
+            assert store.keeper.verify().faults == ()
         with pytest.raises(BadInput, match="already"):
             restore(there, tmp_path / "copy")
     assert filled.versions.current("default").number == 3, "the first store has not changed"
@@ -133,20 +136,141 @@ def test_under_load_it_is_whole(filled: Store, settings: Settings, tmp_path: Pat
             assert store.keeper.verify().faults == ()
 
 
-@pytest.mark.local
-def test_what_is_damaged_is_not_restored_as_sound(filled: Store, settings: Settings, tmp_path: Path) -> None:
+def require_whole(there: Settings, facts: Backup) -> None:
+    """Every file that the restored metadata name is there and sound, and the trail says whence it came."""
+    with open_store(there) as store:
+        assert store.keeper.verify().faults == () and store.db.check()["current"]
+        versions = store.versions.list(deleted=False)
+        for version in versions:
+            store.versions.verify(version)
+        assert (sum(len(store.samples.read([f"r{n}"])) for n in range(6)), len(versions)) == (6, facts.versions)
+        (entry,) = [one for one in store.trail.history() if one.action == "db restore"]
+        assert entry.subject == "copy"
+
+
+def require_nothing(there: Settings) -> None:
+    """No file is left anywhere, nor any table."""
+    with closing(lay_out(there)) as store:
+        assert [place.list() for place in backup._places(store).values()] == [[], []]
+        assert files_below(store.directory) == []
+        assert there.storage.url is None or inspect(store.db.engine).get_table_names() == []
+
+
+def test_whatever_is_missing_or_changed_nothing_is_restored_and_the_sound_backup_is(
+    filled: Store, settings: Settings, tmp_path: Path
+) -> None:
+    """Each file of a backup gone, empty, cut, with one byte changed at its begin, in the middle and at its
+    end, longer, under another name; and a file too many."""
+    copy = tmp_path / "copy"
+    facts, tried = back_up(filled, url_of(settings), copy), 0
+    damages: list[Callable[[bytes], bytes | None]] = [
+        lambda _: None, lambda _: b"", lambda whole: whole[: len(whole) // 2], lambda whole: whole[:-1],
+        *(lambda whole, p=place: _flipped(whole, int(p * (len(whole) - 1))) for place in (0, 0.5, 1)),
+        lambda whole: whole + b"0",
+    ]  # fmt: skip
+    with elsewhere(settings, tmp_path) as there:
+        for name in files_below(copy):
+            whole = (copy / name).read_bytes()
+            for damage in damages[:: 3 if there.storage.url else 1]:  # over a network it takes longer
+                (copy / name).unlink()
+                if (left := damage(whole)) is not None:
+                    (copy / name).write_bytes(left)
+                if left != whole:
+                    tried += 1
+                    with pytest.raises(OsdError):
+                        restore(there, copy)
+                (copy / name).write_bytes(whole)
+            (copy / name).rename((copy / name).with_name("other"))
+            with pytest.raises(OsdError):
+                restore(there, copy)
+            (copy / name).with_name("other").rename(copy / name)
+        (copy / "segments" / "more").write_text("0")
+        with pytest.raises(StoreError, match="added: segments/more"):
+            restore(there, copy)
+        (copy / "segments" / "more").unlink()
+        require_nothing(there)
+        assert tried > 50 and restore(there, copy) == facts
+        require_whole(there, facts)
+
+
+def _flipped(whole: bytes, place: int) -> bytes:
+    return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] if whole else b"0"
+
+
+@pytest.mark.parametrize("schema", ["0001", "0016", "0099", 5])
+def test_a_backup_of_a_schema_that_this_osd_cannot_open_is_refused_before_anything_is_written(
+    filled: Store, settings: Settings, tmp_path: Path, schema: str | int
+) -> None:
     back_up(filled, url_of(settings), tmp_path / "copy")
-    segment = next((tmp_path / "copy" / "segments").rglob("*.parquet"))
-    whole = segment.read_bytes()
-    middle = len(whole) // 2
-    segment.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-    with elsewhere(settings, tmp_path) as there, pytest.raises(SegmentDamaged):
-        restore(there, tmp_path / "copy")
-    segment.write_bytes(whole)
-    current = filled.versions.current("default")
-    (tmp_path / "copy" / "weights" / current.path / "model.safetensors").write_bytes(b"no")
-    with elsewhere(settings, tmp_path / "second") as there, pytest.raises(WeightsDamaged):
-        restore(there, tmp_path / "copy")
+    file = tmp_path / "copy" / "backup.json"
+    whole = file.read_text()
+    file.write_text(json.dumps({**json.loads(whole), "schema": schema}))
+    with elsewhere(settings, tmp_path) as there:
+        with pytest.raises(SchemaOutdated, match=f"in .*copy has schema {schema}") as refused:
+            restore(there, tmp_path / "copy")
+        assert refused.value.exit_code == 5
+        require_nothing(there)
+        file.write_text(whole)
+        require_whole(there, restore(there, tmp_path / "copy"))
+
+
+class Killed(BaseException):
+    """What no handler takes for an error."""
+
+
+@pytest.mark.parametrize("error", [StoreError(reason="no space left"), Killed()])
+def test_wherever_a_restore_fails_it_leaves_nothing_and_can_be_done_again(
+    filled: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """At each file that is put, and as the database is."""
+    facts = back_up(filled, url_of(settings), tmp_path / "copy")
+    puts = sum(len(files_below(tmp_path / "copy" / name)) for name in ("segments", "weights"))
+    with elsewhere(settings, tmp_path) as there:
+        with closing(lay_out(there)) as store:
+            kinds = {type(place) for place in backup._places(store).values()}
+        steps = [(kind, "put_file", number) for kind in kinds for number in range(puts)]
+        for where, name, number in [*steps, (backup, "_run" if there.storage.url else "sync_path", 0)]:
+            with monkeypatch.context() as patched:
+                patched.setattr(where, name, failing(getattr(where, name), number, error))
+                with pytest.raises(type(error)):
+                    restore(there, tmp_path / "copy")
+            require_nothing(there)
+        assert puts > 9 and restore(there, tmp_path / "copy") == facts
+        require_whole(there, facts)
+
+
+def failing(real: Callable[..., None], number: int, error: BaseException) -> Callable[..., None]:
+    """Do as the real one so often, and then fail."""
+    calls = itertools.count()
+
+    def call(*arguments: object, **named: object) -> None:
+        if next(calls) == number:
+            raise error
+        real(*arguments, **named)
+
+    return call
+
+
+@pytest.mark.local
+def test_what_a_killed_restore_left_is_in_nobodys_way(filled: Store, settings: Settings, tmp_path: Path) -> None:
+    facts = back_up(filled, url_of(settings), tmp_path / "copy")
+    with elsewhere(settings, tmp_path) as there:
+        directory = there.storage.data_directory()
+        for name in ("segments", "weights"):
+            shutil.copytree(tmp_path / "copy" / name, directory / name)
+        (directory / ".osd.db.aside").write_text("half of it")
+        assert restore(there, tmp_path / "copy") == facts
+        require_whole(there, facts)
+        assert not (directory / ".osd.db.aside").exists()
+    with elsewhere(settings, tmp_path / "second") as there:
+        directory = there.storage.data_directory()
+        (directory / "segments").mkdir(parents=True)
+        (directory / "segments" / "mine").write_text("x")
+        with pytest.raises(BadInput, match="something at"):
+            restore(there, tmp_path / "copy")
+        (directory / "segments" / "mine").rename(directory / "osd.db-wal")
+        with pytest.raises(BadInput, match="There is a database"):
+            restore(there, tmp_path / "copy")
 
 
 @pytest.mark.local
@@ -174,4 +298,4 @@ def test_what_is_no_backup_or_of_another_kind_is_refused(filled: Store, settings
         (tmp_path / "empty" / "backup.json").write_text(json.dumps(wrong))
         with pytest.raises(BadInput, match=words):
             restore(settings, tmp_path / "empty")
-    assert replace(facts, format=1) == facts
+    assert replace(facts, format=2) == facts

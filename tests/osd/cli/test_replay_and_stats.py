@@ -98,3 +98,17 @@ def test_db_check_changes_nothing_and_upgrade_makes_it(osd, data: Path):
     assert osd("db", "upgrade").exit_code == 0
     after = osd("db", "check", "--json")
     assert (after.exit_code, json.loads(after.stdout)["current"]) == (0, True)
+
+
+def test_what_a_restore_says_and_leaves(osd, data: Path, tmp_path: Path):
+    copy, there = tmp_path / "copy", {"OSD_STORAGE__DIRECTORY": str(tmp_path / "there")}
+    assert osd("db", "upgrade").exit_code == 0 and osd("db", "backup", str(copy)).exit_code == 0
+    whole = (copy / "osd.db").read_bytes()
+    (copy / "osd.db").write_bytes(whole[:-1])
+    done = osd("db", "restore", str(copy), **there)
+    assert (done.exit_code, done.stdout, (tmp_path / "there").exists()) == (5, "", False)
+    assert "osd.db. Nothing was restored" in " ".join(done.stderr.split())
+    (copy / "osd.db").write_bytes(whole)
+    assert osd("db", "restore", str(copy), **there).exit_code == 0
+    (line,) = json.loads(osd("audit", "--action", "db restore", "--json", **there).stdout)
+    assert (line["action"], line["subject"]) == ("db restore", "copy")
