@@ -203,7 +203,7 @@ class SequenceState:
             requests=int(last),
             rounds=len(rounds),
             drafted=sum(r.drafted for r in rounds),
-            accepted=sum(r.accepted for r in rounds),
+            accepted=sum(r.judged_right for r in rounds),
             rejections=sum(r.rejected for r in rounds),
             emitted=sum(r.emitted for r in rounds),
             prompt_tokens=self.prompt_len if last else 0,
@@ -219,7 +219,7 @@ def by_position(rounds: Sequence[Round]) -> tuple[tuple[int, int, int], ...]:
     for r in rounds:
         for place, count in enumerate(counts[: r.places]):
             count[0] += 1
-            count[1] += place < r.accepted
+            count[1] += place < r.judged_right
         if r.rejected:
-            counts[r.accepted][2] += 1
+            counts[r.judged_right][2] += 1
     return tuple((drafted, accepted, refused) for drafted, accepted, refused in counts)

@@ -79,7 +79,7 @@ class Round:
     """Tokens actually drafted (fewer than gamma near a length limit or after an early stop); for a tree, all its
     tokens."""
     accepted: int
-    """Drafted tokens that the target accepted."""
+    """Drafted tokens that the target accepted and that were emitted."""
     emitted: int
     """Tokens emitted, the target's own included."""
     draft_ms: float
@@ -90,6 +90,13 @@ class Round:
     depth: int | None = None
     """Length of the drafted chain; for a tree, its depth along the path that the target took. None means
     ``drafted``."""
+    behind: int = 0
+    """Further drafted tokens that the target accepted, behind the text's end."""
+
+    @property
+    def judged_right(self) -> int:
+        """Drafted tokens that the target accepted, emitted or not."""
+        return self.accepted + self.behind
 
     @property
     def places(self) -> int:
@@ -99,7 +106,7 @@ class Round:
     @property
     def rejected(self) -> bool:
         """Whether the round ended with a rejected draft token."""
-        return self.accepted < self.places
+        return self.judged_right < self.places
 
 
 class TokenKind(IntEnum):
@@ -202,6 +209,8 @@ class Outcome:
     drafted: int
     """Drafted tokens that were verified; for trees, all their tokens."""
     accepted: int
+    """Drafted tokens that the target accepted, those behind the text's end included: vLLM, too, counts what was judged
+    before it looks for the end."""
     rejections: int
     """Rounds that ended with a rejected draft token."""
     emitted: int

@@ -236,7 +236,7 @@ class PromptBatch:
 
 def facts(done: Completion) -> dict[str, Any]:
     """Return a finished request's statistics for JSON."""
-    accepted = sum(one.accepted for one in done.rounds)
+    accepted = sum(one.judged_right for one in done.rounds)
     rejections = sum(one.rejected for one in done.rounds)
     return {
         "text": done.text,

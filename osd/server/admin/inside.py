@@ -103,7 +103,7 @@ class Inside:
 
     def _judged(self, row: SequenceState, drafted: Sequence[int]) -> None:
         last = row.rounds[-1]
-        if last.rejected and last.accepted < len(drafted):
+        if last.rejected and last.accepted < min(len(drafted), last.emitted):
             self._refused.setdefault(row.request.id, {})[len(row.rounds) - 1] = drafted[last.accepted]
 
     def _keep_done(self, done: Completion, rows: Sequence[SequenceState]) -> None:

@@ -121,6 +121,6 @@ def _shown(rounds: Iterator[KeptRound], version: str, decode: Decode) -> Iterato
 def _line(one: Outcome) -> dict[str, Any]:
     return {
         "id": one.request_id, "at": one.finished_at, "route": one.route, "tenant": one.tenant, "tokens": one.emitted,
-        "rounds_taken": one.rounds, "seconds": None, "finish_reason": None, "accepted": one.accepted,
+        "rounds_taken": one.rounds, "seconds": None, "finish_reason": None, "accepted": min(one.accepted, one.emitted),
         "drafted": one.drafted, "version": one.draft_version,
     }  # fmt: skip
