@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from osd.cli.reference import commands
 from osd.server.metrics import families
 from osd.server.metrics.server import Meters
 
@@ -52,6 +53,12 @@ def test_every_label_is_one_that_the_metric_has() -> None:
         for name, selector in re.findall(r"((?:osd_|vllm:)[a-z0-9_:]+)\{([^}]*)\}", expression):
             labels = re.findall(r"(\w+)\s*=", selector)
             assert set(labels) <= {*SHOWN[name].labels}, expression
+
+
+def test_every_command_that_a_rule_names_exists() -> None:
+    known = {name for name, _ in commands()}
+    named = {name.strip() for rule in rules() for name in re.findall(r"`(osd [a-z ]+)", str(rule["annotations"]))}
+    assert len(named) > 5 and named <= known, named - known
 
 
 @pytest.mark.parametrize("expression", expressions())
