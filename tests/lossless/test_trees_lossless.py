@@ -75,7 +75,7 @@ def test_what_a_round_counts(drafter: type[TreeDrafter]) -> None:
     rounds = [r for c in done for r in c.rounds]
     for r in rounds:
         assert r.depth is not None and r.accepted <= r.depth <= min(r.gamma, r.drafted) and r.drafted <= 12
-        assert r.emitted == r.accepted + 1 or r.emitted <= r.accepted  # the text's end may cut what was kept
+        assert r.emitted - r.accepted in (0, 1)  # none is the target's own where the text's end cuts what was kept
     assert any(r.drafted > r.depth > r.accepted for r in rounds)  # refused in a tree
     assert any(r.depth == r.accepted < r.gamma for r in rounds)  # a leaf above the depth that was asked for
     for completion in done:

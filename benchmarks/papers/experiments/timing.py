@@ -78,7 +78,7 @@ class TimedEngine:
 
 
 def _answer(done: Completion, seconds: float, first_tokens: int, first_seconds: float) -> TimedAnswer:
-    accepted, rejected = sum(each.accepted for each in done.rounds), sum(each.rejected for each in done.rounds)
+    accepted, rejected = sum(each.judged_right for each in done.rounds), sum(each.rejected for each in done.rounds)
     return TimedAnswer(done.tokens, seconds, accepted, rejected, len(done.rounds), first_tokens, first_seconds)
 
 

@@ -156,7 +156,7 @@ def test_a_real_engine_beside_the_store(tmp_path: Path) -> None:
     assert found[("vllm:spec_decode_num_draft_tokens_total", of)] == sum(round.drafted for round in rounds)
     for (name, labels), value in found.items():
         if name == "vllm:spec_decode_num_accepted_tokens_per_pos_total":
-            assert value == sum(round.accepted > int(dict(labels)["position"]) for round in rounds)
+            assert value == sum(round.judged_right > int(dict(labels)["position"]) for round in rounds)
 
 
 def test_only_this_machine_and_only_a_free_port(store: Store) -> None:
