@@ -10,7 +10,7 @@ A paper is a file beside this one, `<name>.toml`, an entry a table in it:
     differs = "…"                 # what the paper had and this has not; may be left out
     claims = [{ text = "…", figure = "speed_up", at_least = 1.0 }]      # at_least, at_most or both
     [entries.run]
-    experiment = "distilled.Speeds"   # a class of experiments/distilled.py
+    experiment = "distilled.DistilledSpeeds"   # a class of experiments/distilled.py
     both = { gamma = 5 }          # its fields, in both sizes and in one
     small = { texts = 4, tokens = 24, minutes = 1.5 }
     full = { texts = 16, tokens = 64, minutes = 8 }

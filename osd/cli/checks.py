@@ -286,14 +286,20 @@ def trainers(here: CommandContext) -> Iterator[CheckResult]:
 # -------------------------------------------------------------------------------------- the broker
 
 
-def ping(here: CommandContext) -> subprocess.Popen[str]:
-    """Start a process of the trainer, which alone connects to the task queue's broker."""
+def ping(here: CommandContext) -> subprocess.Popen[str] | None:
+    """Start a process of the trainer, which alone connects to the task queue's broker; None where the broker is files
+    in the data directory."""
+    if here.settings.trainer.broker is None:
+        return None
     pipe = subprocess.PIPE
     return subprocess.Popen(trainer_command("ping", config=here.config), stdout=pipe, stderr=pipe, text=True)
 
 
-def broker(asked: subprocess.Popen[str]) -> CheckResult:
-    """Return what the process found of the broker."""
+def broker(here: CommandContext, asked: subprocess.Popen[str] | None) -> CheckResult:
+    """Return what the process found of the broker, or whether its files can be written."""
+    if asked is None:
+        files = place("broker", LocalFolder(here.settings.storage.data_directory() / "broker"), "storage.directory")
+        return ok("broker", "files in the data directory (no server needed)") if files.state == OK else files
     mend = "check trainer.broker and that the broker runs"
     try:
         answer, errors = asked.communicate(timeout=PING_SECONDS)

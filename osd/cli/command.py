@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import cache, wraps
-from itertools import pairwise
+from functools import wraps
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
+from osd.bench.harness.field_docs import field_docs
 from osd.cli.context import CommandContext, surroundings
 
 INTERRUPTED = 130
@@ -82,7 +80,7 @@ def _taken(parameter: inspect.Parameter, hint: Any) -> list[inspect.Parameter]:
 def _option(group: Any, field: Field[Any]) -> inspect.Parameter:
     """Return the option, or argument, of a field."""
     info = copy(next(_said(get_type_hints(group, include_extras=True)[field.name]), OptionInfo(default=...)))
-    info.help = _docs(group).get(field.name, info.help)
+    info.help = field_docs(group).get(field.name, info.help)
     info.rich_help_panel = getattr(group, "PANEL", info.rich_help_panel)
     if field.default is False and info.default is ...:
         info.default = f"--{field.name.replace('_', '-')}"  # a flag, without a second one that takes it back
@@ -98,16 +96,3 @@ def _said(hint: Any) -> Iterator[ParameterInfo]:
             yield part
         else:
             yield from _said(part)
-
-
-@cache
-def _docs(group: type) -> dict[str, str]:
-    """Return what stands below each field of a dataclass, and of those that it extends."""
-    found: dict[str, str] = {}
-    for part in group.__mro__[-2::-1]:
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in pairwise(tree.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-                found[ast.unparse(field.target)] = " ".join(ast.literal_eval(below.value).split())
-    return found

@@ -20,7 +20,7 @@ from storage.settings import Settings
 def demo(here: CommandContext, options: DemoOptions, output: Output) -> None:
     """Watch a draft learn, with the small pair and the prompts that ship with osd.
 
-    Requests of four domains stream through speculative decoding, one domain after another, while a worker process
+    Requests of four domains stream through speculative decoding, one domain after another, while a trainer
     distils the draft from what it got wrong and new weights are taken in as they pass the gate. Nothing that you
     keep is read or written. Takes about three minutes on two cores; Ctrl-C ends it and reports what was done.
 

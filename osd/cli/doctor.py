@@ -12,15 +12,15 @@ from osd.cli import checks, serving_checks
 from osd.cli.checks import BROKEN, OK, WARNING, CheckResult
 from osd.cli.context import CommandContext
 from osd.cli.options import PairOptions
-from osd.cli.out import Format, Output, columns
+from osd.cli.out import Format, Output, columns, print_json, print_table
 
 MARKS = {OK: "✓", WARNING: "!", BROKEN: "✗"}
 COLUMNS = columns({"state": Format(MARKS.__getitem__)}, state="", part="part", found="found")
 Check = Callable[[CommandContext], Iterator[CheckResult]]
-BEFORE_BROKER: tuple[Check, ...] = (
-    checks.device, checks.disk, checks.database, checks.places, checks.weights
-)  # fmt: skip
-AFTER_BROKER: tuple[Check, ...] = (checks.trainers, serving_checks.choices, serving_checks.ports, serving_checks.pair)
+BEFORE_BROKER: tuple[Check, ...] = (checks.disk, checks.database, checks.places, checks.weights)
+AFTER_BROKER: tuple[Check, ...] = (checks.trainers, serving_checks.ports)
+WITH_TORCH: tuple[Check, ...] = (checks.device, serving_checks.choices, serving_checks.pair)
+"""They come last, with what the others found printed: to import PyTorch and load the pair takes seconds."""
 
 
 def doctor(here: CommandContext, pair: PairOptions, output: Output) -> None:
@@ -31,16 +31,22 @@ def doctor(here: CommandContext, pair: PairOptions, output: Output) -> None:
     Example: `osd doctor --target ./my-model --draft ./my-draft`
     """
     here.say(serve={"target": pair.target, "draft": pair.draft}, drafters={"kind": pair.drafter})
-    with Console(stderr=True).status("Looking …"):
-        findings = list(examine(here))
-    rows = [asdict(finding) for finding in findings]
-    output.rows(rows if output.as_json else [with_mend(row) for row in rows], COLUMNS)
+    findings: list[CheckResult] = []
+    for stage in (without_torch, with_torch):
+        with Console(stderr=True).status("Looking …"):
+            found = list(stage(here))
+        if found and not output.as_json:
+            print_table(map(with_mend, found), COLUMNS)
+        findings += found
+    if output.as_json:
+        print_json(list(map(asdict, findings)))
     if any(finding.state == BROKEN for finding in findings):
         raise typer.Exit(1)
 
 
-def examine(here: CommandContext) -> Iterator[CheckResult]:
-    """Run every check; where the settings cannot be read, those that need none. The broker is asked meanwhile."""
+def without_torch(here: CommandContext) -> Iterator[CheckResult]:
+    """Run the checks that import none of what decodes; where the settings cannot be read, those that need none. The
+    broker is asked meanwhile."""
     yield from checks.python(here)
     yield from checks.packages(here)
     (read,) = checks.settings(here)
@@ -52,13 +58,22 @@ def examine(here: CommandContext) -> Iterator[CheckResult]:
         for check in BEFORE_BROKER:
             yield from check(here)
         rest = [finding for check in AFTER_BROKER for finding in check(here)]
-        yield checks.broker(asked)
+        yield checks.broker(here, asked)
         yield from rest
     finally:
-        asked.kill()
-        asked.communicate()
+        if asked:
+            asked.kill()
+            asked.communicate()
 
 
-def with_mend(row: dict[str, str]) -> dict[str, str]:
-    """Return the row with the remedy below what was found."""
+def with_torch(here: CommandContext) -> Iterator[CheckResult]:
+    """Run the checks of what decodes, where the settings can be read."""
+    (read,) = checks.settings(here)
+    for check in WITH_TORCH if read.state == OK else ():
+        yield from check(here)
+
+
+def with_mend(finding: CheckResult) -> dict[str, str]:
+    """Return the finding as a row, the remedy below what was found."""
+    row = asdict(finding)
     return {**row, "found": f"{row['found']}\n→ {row['mend']}"} if row["mend"] else row

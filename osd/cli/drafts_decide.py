@@ -11,7 +11,7 @@ import typer
 
 from osd.cli.context import CommandContext
 from osd.cli.drafts import VersionArgument, app
-from osd.cli.options import Consent, DryRun
+from osd.cli.options import Confirmation, DryRun
 from osd.cli.out import Output, counted, note, size, state
 from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT, DraftVersion
@@ -20,7 +20,7 @@ DraftArgument = Annotated[str, typer.Argument(help="A draft.", metavar="DRAFT")]
 
 
 @app.command()
-def promote(here: CommandContext, version: VersionArgument, consent: Consent) -> None:
+def promote(here: CommandContext, version: VersionArgument, consent: Confirmation) -> None:
     """Make a version the current one, whatever the gate decided, and freeze the draft there.
 
     Its files are checked first. Servers swap it in between two steps. Nothing replaces it until `osd drafts resume`.
@@ -32,7 +32,7 @@ def promote(here: CommandContext, version: VersionArgument, consent: Consent) ->
 
 
 @dataclass(frozen=True)
-class Rollback:
+class RollbackOptions:
     """What is taken back, and why."""
 
     draft: Annotated[str, typer.Argument(metavar="DRAFT")] = DEFAULT_DRAFT
@@ -44,7 +44,7 @@ class Rollback:
 
 
 @app.command()
-def rollback(here: CommandContext, wanted: Rollback, consent: Consent) -> None:
+def rollback(here: CommandContext, wanted: RollbackOptions, consent: Confirmation) -> None:
     """Take back a draft's current version, return to its parent, and freeze the draft there.
 
     Servers swap the older weights in between two steps. Nothing is trained from what was taken back, and nothing
@@ -125,7 +125,7 @@ def alias(
 
 
 @app.command()
-def delete(here: CommandContext, version: VersionArgument, consent: Consent) -> None:
+def delete(here: CommandContext, version: VersionArgument, consent: Confirmation) -> None:
     """Delete a version's weights. What is known of it stays: where it came from, what the gate measured, who had it.
 
     Number 0, what serves and what did before it, what is pinned or has a name, and the newest version are not deleted.

@@ -10,7 +10,7 @@ import typer
 
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
-from osd.cli.options import Consent, Count, Name, span
+from osd.cli.options import Confirmation, Count, Name, span
 from osd.cli.out import Output, columns, note, print_json, say
 from storage.access.keys import DEFAULT_SCOPES, SCOPES
 from storage.records import DEFAULT_TENANT
@@ -80,7 +80,7 @@ def list_keys(here: CommandContext, output: Output) -> None:
 def revoke(
     here: CommandContext,
     key: Annotated[str, typer.Argument(help="A key's id, as `osd keys list` shows it.", metavar="KEY")],
-    consent: Consent,
+    consent: Confirmation,
 ) -> None:
     """Revoke a key. Streams that it opened end with an error, too.
 

@@ -58,7 +58,7 @@ Moment = Annotated[float, typer.Option(parser=moment, metavar="WHEN")]
 
 
 @dataclass(frozen=True)
-class Consent:
+class Confirmation:
     """The user's consent to what cannot be undone."""
 
     yes: Annotated[bool, typer.Option("--yes", "-y")] = False

@@ -10,7 +10,7 @@ import typer
 
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
-from osd.cli.options import Consent, Id, Moment, Name
+from osd.cli.options import Confirmation, Id, Moment, Name
 from osd.cli.out import Output, columns, count, note, say, size, when
 
 app = CommandGroup("See, take out and delete what is kept for learning.")
@@ -104,7 +104,7 @@ NARROWING = ("tenant", "route", "before", "segment", "target")
 
 
 @app.command()
-def purge(here: CommandContext, wanted: SampleFilter, consent: Consent, output: Output) -> None:
+def purge(here: CommandContext, wanted: SampleFilter, consent: Confirmation, output: Output) -> None:
     """Delete what is kept for learning.
 
     Options narrow each other: --tenant with --before deletes that tenant's older samples. Weights that have

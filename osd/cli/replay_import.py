@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osd.cli.context import CommandContext
-from osd.cli.options import Consent, Model, Name
+from osd.cli.options import Confirmation, Model, Name
 from osd.cli.out import Output, count, counted, note
 from osd.cli.replay import app
 from storage.errors import BadInput, BadPromptFile, ModelNotLoaded, UnknownDraft
@@ -182,7 +182,7 @@ class AdoptOptions:
 
 
 @app.command()
-def adopt(here: CommandContext, options: AdoptOptions, consent: Consent, output: Output) -> None:
+def adopt(here: CommandContext, options: AdoptOptions, consent: Confirmation, output: Output) -> None:
     """Say that what was kept before targets were named is about this target.
 
     Samples, drafts and tables of before are set aside until then. Servers take the drafts up when they look next. A

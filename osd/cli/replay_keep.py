@@ -10,7 +10,7 @@ import typer
 
 from osd.cli.audit import print_trail
 from osd.cli.context import CommandContext
-from osd.cli.options import Consent, DryRun, Name, Newest
+from osd.cli.options import Confirmation, DryRun, Name, Newest
 from osd.cli.out import TEXT, Output, columns, count, counted, note, print_json, print_table, size
 from osd.cli.replay import app
 
@@ -34,7 +34,7 @@ class ForgetFilter:
 
 
 @app.command()
-def forget(here: CommandContext, wanted: ForgetFilter, consent: Consent, output: Output) -> None:
+def forget(here: CommandContext, wanted: ForgetFilter, consent: Confirmation, output: Output) -> None:
     """Forget requests or a tenant, and name every draft version that was trained on them.
 
     Samples and lines of the log are deleted; sums by minute, which name no request, stay. Weights do not forget: of the
@@ -84,7 +84,7 @@ def tell(forgotten: Forgotten, serving: set[str]) -> None:
 
 @app.command()
 def retain(here: CommandContext, output: Output, dry: DryRun = False) -> None:
-    """Delete what `[retention]` says must go, as the worker does between its turns.
+    """Delete what `[retention]` says must go, as the trainer does between its turns.
 
     What a run under way has claimed stays until it has ended.
     """
@@ -101,7 +101,7 @@ def retain(here: CommandContext, output: Output, dry: DryRun = False) -> None:
 
 @app.command()
 def compact(here: CommandContext, output: Output) -> None:
-    """Merge small segments, as the worker does between its turns."""
+    """Merge small segments, as the trainer does between its turns."""
     with here.store() as store:
         done = store.keeper.compact(here.settings.retention.compact_requests)
         store.trail.note("replay compact", None, asdict(done))

@@ -18,7 +18,7 @@ import typer
 
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
-from osd.cli.options import Consent
+from osd.cli.options import Confirmation
 from osd.cli.out import Output
 from osd.cli.trainer import become, trainer_command
 from storage.records import EVERYBODY, Route
@@ -93,10 +93,10 @@ def add(
 
     Examples: `osd router add sql --new-draft --topic sql`, `osd router add german --draft german --language de`
     """
-    from osd.cli.router_drafts import NewDraft, add_route
+    from osd.cli.router_drafts import RouteDraft, add_route
 
     wanted = Route(name, served.draft or "", conditions.matches, conditions.candidates)
-    made = NewDraft(served.draft or name, new.origin, new.kind) if new.new_draft else None
+    made = RouteDraft(served.draft or name, new.origin, new.kind) if new.new_draft else None
     if made is None and (new.origin or new.kind):
         raise typer.BadParameter("--from and --kind are about a new draft; give --new-draft too")
     with here.store() as store:
@@ -125,7 +125,7 @@ def change(
 
 
 @app.command()
-def remove(here: CommandContext, route: RouteArgument, consent: Consent, output: Output) -> None:
+def remove(here: CommandContext, route: RouteArgument, consent: Confirmation, output: Output) -> None:
     """Remove a route with its pins; its requests take other routes from then on.
 
     Its draft stays, and so do its samples, under its name: `osd replay purge --route` deletes them.

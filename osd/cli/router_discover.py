@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osd.cli.context import CommandContext
-from osd.cli.options import Consent
+from osd.cli.options import Confirmation
 from osd.cli.out import NOTHING, NUMBER, Output, columns, counted, note, print_json, print_table
 from osd.cli.router import RouteArgument, app, tell
 from osd.cli.trainer import ask_trainer
@@ -80,7 +80,7 @@ def proposals(
 def apply_proposal(
     here: CommandContext,
     number: NumberArgument,
-    consent: Consent,
+    consent: Confirmation,
     output: Output,
     name: Annotated[str | None, typer.Option(help="Another name for the new route.", metavar="NAME")] = None,
 ) -> None:
@@ -105,7 +105,7 @@ def decline(here: CommandContext, number: NumberArgument, output: Output) -> Non
 
 @app.command()
 def split(
-    here: CommandContext, route: RouteArgument, consent: Consent, output: Output, requests: Requests = 800
+    here: CommandContext, route: RouteArgument, consent: Confirmation, output: Output, requests: Requests = 800
 ) -> None:
     """Find the kinds of traffic within a route, and give each that would gain by it a route and a draft of its own."""
     with here.store() as store:
@@ -125,7 +125,7 @@ def merge(
     here: CommandContext,
     route: RouteArgument,
     into: Annotated[str, typer.Argument(help="The route whose draft serves both from now on.", metavar="INTO")],
-    consent: Consent,
+    consent: Confirmation,
     output: Output,
 ) -> None:
     """Point a route to another one's draft. Both routes stay, so that their statistics remain separate."""

@@ -24,7 +24,7 @@ NEAREST = "nearest"
 
 
 @dataclass(frozen=True, slots=True)
-class NewDraft:
+class RouteDraft:
     """The draft to create."""
 
     name: str
@@ -34,7 +34,7 @@ class NewDraft:
     """``full`` or ``lora``; None means as the settings say."""
 
 
-def add_route(store: Store, here: CommandContext, route: Route, made: NewDraft | None) -> Route:
+def add_route(store: Store, here: CommandContext, route: Route, made: RouteDraft | None) -> Route:
     """Add a route, first creating its draft if asked.
 
     Raises what ``store.routes.add`` raises, and for a new draft UnknownDraft, UnknownVersion, ModelNotLoaded,
@@ -51,7 +51,7 @@ def add_route(store: Store, here: CommandContext, route: Route, made: NewDraft |
     return store.routes.add(replace(route, draft=draft_of(version.draft)))
 
 
-def make(store: Store, settings: Settings, made: NewDraft) -> DraftVersion:
+def make(store: Store, settings: Settings, made: RouteDraft) -> DraftVersion:
     """Create the draft; return its current version."""
     if store.versions.list(made.name):
         raise BadInput(reason=f"There is a draft named {made.name!r} already; use it with --draft {made.name}.")

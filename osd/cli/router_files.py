@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from osd.cli.context import CommandContext
-from osd.cli.options import Consent
+from osd.cli.options import Confirmation
 from osd.cli.out import Output, counted, say
 from osd.cli.router import app
 from osd.prompts import open_bytes
@@ -22,7 +22,7 @@ ENOUGH = 8
 
 
 @dataclass(frozen=True)
-class Examples:
+class TaughtExamples:
     """Examples of topics."""
 
     topic: Annotated[str, typer.Argument()] | None = None
@@ -42,7 +42,7 @@ class Examples:
 
 
 @app.command()
-def teach(here: CommandContext, examples: Examples, output: Output) -> None:
+def teach(here: CommandContext, examples: TaughtExamples, output: Output) -> None:
     """Give examples of a topic, so that routes can match it.
 
     Examples are kept in the database as they are, until `osd router forget`: give none that must not be kept. Teaching
@@ -77,7 +77,7 @@ def _taught_so_far(counts: Mapping[str, int]) -> str:
 def forget(
     here: CommandContext,
     topic: Annotated[str, typer.Argument(help="A topic that was taught.", metavar="TOPIC")],
-    consent: Consent,
+    consent: Confirmation,
     output: Output,
 ) -> None:
     """Delete a topic's examples, and the models that were made of them; servers learn the rest anew."""
@@ -95,7 +95,7 @@ def forget(
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class RouteExportOptions:
     """The file, and what it holds."""
 
     destination: Annotated[Path, typer.Argument(metavar="FILE")] | None = None
@@ -105,7 +105,7 @@ class ExportOptions:
 
 
 @app.command("export")
-def export_routes(here: CommandContext, options: ExportOptions) -> None:
+def export_routes(here: CommandContext, options: RouteExportOptions) -> None:
     """Write routes and pins as JSON, for `osd router import` on another machine. Drafts are named, not copied."""
     from storage.files.files import writing
     from storage.routes.route_files import RouteFile
@@ -126,7 +126,7 @@ def export_routes(here: CommandContext, options: ExportOptions) -> None:
 def import_routes(
     here: CommandContext,
     source: Annotated[Path, typer.Argument(help="What `osd router export` wrote.", metavar="FILE")],
-    consent: Consent,
+    consent: Confirmation,
     output: Output,
     replace: Annotated[
         bool, typer.Option("--replace", help="Remove routes and pins that the file does not have.")

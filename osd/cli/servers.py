@@ -26,7 +26,7 @@ def seconds(value: float) -> str:
 
 
 def held(drafts: list[Mapping[str, Any]]) -> str:
-    """Format what a worker drafts with, a line a draft: ✓ is the ledger's version, ≠ another, and canaries are
+    """Format what a server drafts with, a line a draft: ✓ is the ledger's version, ≠ another, and canaries are
     marked."""
     marks = [" canary" if one["canary"] else "" if one["matches"] else " ≠" for one in drafts]
     return "\n".join(

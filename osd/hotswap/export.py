@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from peft import PeftModel
 from safetensors import safe_open
 
 from osd.models.encoder_decoder import decoder_inputs
@@ -101,6 +100,8 @@ def _merge(folder: Path, base: Path) -> None:
 def _require_loads(folder: Path, adapter: bool) -> None:
     """Load the folder and run a pass. Raises ModelNotLoaded, or one of LOAD_ERRORS."""
     if adapter:
+        from peft import PeftModel
+
         with LOAD_LOCK, quiet_peft():
             base = json.loads((folder / CONFIG).read_text("utf-8"))["base_model_name_or_path"]
             model: Any = PeftModel.from_pretrained(read_weights(base, torch.float32), str(folder))

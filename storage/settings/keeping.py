@@ -92,7 +92,7 @@ class RetentionSettings(Limits):
     total_bytes: int | None = Field(default=None, ge=1)
     """Bytes of all routes at most, shared out among them so that none pushes out another."""
     every_seconds: float = Field(default=60.0, gt=0)
-    """How often the worker looks, between its turns."""
+    """How often the trainer looks, between its turns."""
     compact_requests: int = Field(default=256, ge=2)
     """Small segments are put together into segments of so many requests at most."""
 

@@ -127,9 +127,9 @@ class TrainerSettings(Section):
     broker: str | None = None
     """Celery broker URL; None is kombu's filesystem transport in the data directory."""
     poll_seconds: float = Field(default=1.0, gt=0)
-    """How often the worker looks in the database for work that is due."""
+    """How often the trainer looks in the database for work that is due."""
     lease_seconds: float = Field(default=60.0, gt=0)
-    """A worker that has not been heard of for so long has lost its claim."""
+    """A trainer that has not been heard of for so long has lost its claim."""
     nice: int = Field(default=10, ge=0, le=19)
     """Priority of training on a shared machine: 0 as serving, 19 last."""
     idle: bool = False
@@ -155,7 +155,7 @@ class TrainerSettings(Section):
     """A turn over the drafts that takes longer is stopped between two batches, and its run's requests go back; one that
     does not end in another 30 s is killed. None: no limit."""
     seconds_per_hour: float | None = Field(default=None, ge=0)
-    """Seconds of training in any hour, of all workers of the store; None: no limit."""
+    """Seconds of training in any hour, of all trainers of the store; None: no limit."""
     never_more_than_saved: bool = False
     """Whether no run begins while training has cost a draft more seconds than its speculation saved."""
     resident_mb: int = Field(default=4096, ge=0)

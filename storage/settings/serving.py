@@ -166,7 +166,7 @@ class RouterSettings(Section):
     choose_warm_up: int = Field(default=25, ge=0)
     """Prompts on which auto judges each candidate before it chooses."""
     discover_requests: int = Field(default=0, ge=0)
-    """The worker looks for routes in the traffic after so many served requests; 0: only `osd router discover` does."""
+    """The trainer looks for routes in the traffic after so many served requests; 0: only `osd router discover` does."""
     apply_proposals: bool = False
     """Whether routes that are proposed are made at once, without an admin. Making one keeps prompts
     of the traffic as examples of its topic."""

@@ -67,22 +67,50 @@ COMMANDS = (
     "--help", "stats acceptance", "stats rejections", "stats cost", "router list", "drafts list", "replay stats",
     "db check",
 )  # fmt: skip
-ABSENT = ("torch", "transformers", "numba", "celery")
+ABSENT = ("torch", "transformers", "numba", "sklearn", "peft", "celery")
 
 
 def test_commands_that_look_import_none_of_what_decodes_and_trains(tmp_path: Path) -> None:
     """Each is run, one after the other, in a process that would fail if it imported one of them."""
     code = (
-        "import sys\n"
-        f"for name in {ABSENT!r}: sys.modules[name] = None\n"
         "from osd.cli.main import app\n"
         f"for words in {COMMANDS!r}:\n"
         "    try: app(words.split() if words == '--help' else [*words.split(), '--json'], prog_name='osd')\n"
         "    except SystemExit as end: assert end.code in (0, 5), words\n"
     )
-    variables = {"OSD_STORAGE__DIRECTORY": str(tmp_path), "PATH": "", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
+    run_without(ABSENT, code, tmp_path)
+
+
+def run_without(absent: tuple[str, ...], code: str, data: Path) -> None:
+    """Run the code in a process that fails where it imports one of the libraries."""
+    head = f"import sys\nfor name in {absent!r}: sys.modules[name] = None\n"
+    variables = {"OSD_STORAGE__DIRECTORY": str(data), "PATH": "", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", head + code]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+
+def test_doctor_tells_of_machine_and_store_before_it_imports_what_decodes(tmp_path: Path) -> None:
+    code = (
+        "from osd.cli.context import CommandContext\n"
+        "from osd.cli.doctor import without_torch\n"
+        "found = list(without_torch(CommandContext()))\n"
+        "assert {one.part for one in found} >= {'packages', 'database', 'broker', 'trainers'}, found\n"
+        "assert all(one.state != 'broken' for one in found), found\n"
+    )
+    run_without((*ABSENT, "alembic"), code, tmp_path)
+
+
+def test_a_store_that_is_there_is_opened_without_its_migrations(tmp_path: Path) -> None:
+    code = (
+        "from osd.cli.main import app; app(['stats', 'acceptance', '--json'], prog_name='osd', standalone_mode=False)\n"
+    )
+    run_without((), code, tmp_path)
+    run_without((*ABSENT, "alembic"), code, tmp_path)
+
+
+def test_an_engine_without_adapters_is_started_without_peft(tmp_path: Path) -> None:
+    run_without(("peft", "sklearn", "matplotlib", "celery"), "import osd.engine.session\n", tmp_path)
 
 
 def test_the_help_of_the_root_imports_no_command() -> None:

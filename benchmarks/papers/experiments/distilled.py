@@ -133,7 +133,7 @@ class DistilledDrafts(PaperExperiment):
         return found
 
 
-class Speeds(DistilledDrafts):
+class DistilledSpeeds(DistilledDrafts):
     """OSD's Table 3: tokens a second on each data set, with the draft distilled on it and with the one that it was,
     beside the target alone: by turns, prompt by prompt."""
 

@@ -135,7 +135,7 @@ class Regimes(PaperExperiment):
         return PaperFindings(figures, pictures={"a text": Picture("round", "accepted tokens", [curve])})
 
 
-class CostModel(PaperExperiment):
+class CostTheorem(PaperExperiment):
     """GammaTune, Eqs. 2 to 6: calls of both models and the cost of them, against what rounds took."""
 
     costs: str

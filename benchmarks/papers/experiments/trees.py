@@ -207,7 +207,7 @@ def _quotient(one: PaperFigure, other: PaperFigure) -> PaperFigure:
     return PaperFigure(value, value * spread, min(one.count or 0, other.count or 0))
 
 
-class Memory(PaperExperiment):
+class TreeMemory(PaperExperiment):
     """Adaptix, memory: bytes of the matrix and of suffixes of the same corpora, the texts of each data set, by their
     size."""
 

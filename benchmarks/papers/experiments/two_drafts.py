@@ -175,7 +175,7 @@ class TwoDrafts(PaperExperiment):
         return distilled_on(bench, samples, made, self.epochs, "a larger draft", start=rough)
 
 
-class Selection(TwoDrafts):
+class DraftSelection(TwoDrafts):
     """Table 2: speed with a draft chosen for each prompt, against one for each data set and against the original
     method; beside it what an oracle's choice would bring, and Theorem 3's."""
 

@@ -6,19 +6,17 @@ A field of type tuple is an option that may be repeated, and whose value may hol
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from annotated_types import Ge, Le
 
+from osd.bench.harness.field_docs import field_docs
 from osd.bench.harness.prompts import Tokens, choose, listed, numbers, tokens_by_set
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.watch import Watch, watching
@@ -97,7 +95,7 @@ def command(
     plan: type[P], bench: Callable[[P, Settings, Watch], BenchResult], settings: Callable[[typer.Context], Settings]
 ) -> Callable[..., None]:
     """Return the command of a bench: its options are the fields of ``plan``, its help the docstring."""
-    hints, docs = get_type_hints(plan, include_extras=True), dict(_docs(plan))
+    hints, docs = get_type_hints(plan, include_extras=True), field_docs(plan)
 
     def run(ctx: typer.Context, json: bool, **given: Any) -> None:
         asked = plan(**{name: _value(hints[name], name, value) for name, value in given.items() if value is not None})
@@ -113,20 +111,11 @@ def command(
     return run
 
 
-def _docs(plan: type) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a plan and of those above it with their docstrings."""
-    for owner in reversed([each for each in plan.__mro__ if is_dataclass(each)]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body  # type: ignore[attr-defined]
-        for field, doc in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
-                yield field.target.id, inspect.cleandoc(doc.value.value)  # type: ignore[union-attr, attr-defined]
-
-
 def _parameter(field: Field[Any], hint: Any, doc: str) -> inspect.Parameter:
     """Return a field as typer reads it: a list of texts for a tuple, what it is for all else."""
     kind, bounds = _kind(hint)
     default: Any = inspect.Parameter.empty if field.default is MISSING else field.default
-    flag, more = f"--{field.name.replace('_', '-')}", dict[str, Any](help=" ".join(doc.split()))
+    flag, more = f"--{field.name.replace('_', '-')}", dict[str, Any](help=doc)
     if get_origin(kind) is tuple:
         inner = _kind(get_args(kind)[0])[0]
         kind = list[str]

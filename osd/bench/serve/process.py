@@ -35,7 +35,7 @@ EXACT = (("ignore_eos", True),)
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerProcess:
     """One that listens."""
 
     url: str
@@ -62,14 +62,14 @@ def settings_in(folder: Path, settings: Settings, pair: Pair, gamma: Mapping[str
 
 
 @contextmanager
-def server(settings: Settings, folder: Path) -> Iterator[Server]:
+def server(settings: Settings, folder: Path) -> Iterator[ServerProcess]:
     """An `osd serve` with these settings. Raises StoreError when it does not start."""
     folder.mkdir(parents=True, exist_ok=True)
     config, log = save_settings(settings, folder / "osd.toml"), folder / "log"
     command = [sys.executable, "-P", "-m", "osd.cli.main", "--config", str(config), "serve"]
     with running(command, log) as process:
         ready = wait_for("The server", process, log, lambda: READY.search(log.read_text(errors="replace")))
-        yield Server(ready[1], settings, config, process)
+        yield ServerProcess(ready[1], settings, config, process)
 
 
 @contextmanager

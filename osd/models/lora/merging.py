@@ -13,10 +13,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from peft import PeftConfig, PeftModel
 from safetensors import safe_open
 from torch import nn
 from transformers import PreTrainedModel
@@ -24,10 +23,15 @@ from transformers import PreTrainedModel
 from osd.models.lora.adapter import WEIGHTS
 from osd.models.weights import LOAD_LOCK
 
+if TYPE_CHECKING:
+    from peft import PeftModel
+
 
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Merge a PEFT folder's adapter into the base's own weights. Tied weights stay so if its factors are tied, or if
     it leaves them alone."""
+    from peft import PeftConfig, PeftModel  # half a second, which a server without adapters does not spend
+
     if not PeftConfig.from_pretrained(str(folder)).ensure_weight_tying and _adapts_words(base, folder):
         untie(base)
     with LOAD_LOCK, quiet_peft():
@@ -38,6 +42,8 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
 
 def adapted(base: PreTrainedModel, folder: Path) -> PeftModel:
     """Return a PEFT folder's adapter over its base, ready to be trained."""
+    from peft import PeftModel
+
     with LOAD_LOCK, quiet_peft():
         return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
 
@@ -81,6 +87,8 @@ Tie = tuple[nn.Parameter, nn.Parameter]
 
 def ties(model: nn.Module) -> list[Tie]:
     """Return the pairs of an adapter's factors that are one; none for a model without them."""
+    from peft import PeftModel
+
     whole: Any = model
     if not isinstance(model, PeftModel) or not whole.peft_config[model.active_adapter].ensure_weight_tying:
         return []

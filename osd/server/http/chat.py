@@ -16,7 +16,7 @@ from osd.server.http.answer import Answer, Shape
 from osd.server.http.answer_parts import Delta, Json, TokenText, chat_logprobs
 from osd.server.http.app import ERRORS, STREAMED, AnswerReply
 from osd.server.http.chat_protocol import ChatBody, ChatFields, Message, NamedTool
-from osd.server.http.order import Asked, Prompt, make_order, service_of
+from osd.server.http.order import Asked, TokensPrompt, make_order, service_of
 from osd.server.http.service import Service
 from osd.server.http.structured import grammar_of
 from osd.server.http.tool_calls import FORMS, CallReader, hidden_tokens, tool_grammar
@@ -41,7 +41,7 @@ def _asked(service: Service, body: ChatBody) -> Asked:
     if body.top_logprobs and not body.logprobs:
         raise ApiError(reason="top_logprobs needs logprobs to be true", param="top_logprobs")
     return Asked(
-        [Prompt(tokens, last_user_text(body.messages), "messages")],
+        [TokensPrompt(tokens, last_user_text(body.messages), "messages")],
         body.max_completion_tokens or body.max_tokens,
         (body.top_logprobs or 0) if body.logprobs else None,
         "top_logprobs",

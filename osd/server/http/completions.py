@@ -13,7 +13,7 @@ from osd.server.errors import ApiError
 from osd.server.http.answer import Answer, Shape
 from osd.server.http.answer_parts import Delta, Json, TokenText, completion_logprobs
 from osd.server.http.app import ERRORS, STREAMED, AnswerReply
-from osd.server.http.order import Asked, Prompt, make_order, service_of
+from osd.server.http.order import Asked, TokensPrompt, make_order, service_of
 from osd.server.http.protocol import Count, SamplingBody, Tokens
 from osd.server.http.service import Service
 from osd.server.http.structured import grammar_of
@@ -60,10 +60,10 @@ def _prompts(body: CompletionBody) -> Sequence[str | Sequence[int]]:
     return [given] if single else given
 
 
-def _prompt(service: Service, given: str | Sequence[int], special: bool) -> Prompt:
+def _prompt(service: Service, given: str | Sequence[int], special: bool) -> TokensPrompt:
     if isinstance(given, str):
-        return Prompt(tuple(service.tokenizer.encode(given, add_special_tokens=special)), given, "prompt")
-    return Prompt(tuple(given), None, "prompt")
+        return TokensPrompt(tuple(service.tokenizer.encode(given, add_special_tokens=special)), given, "prompt")
+    return TokensPrompt(tuple(given), None, "prompt")
 
 
 def _choice(index: int, delta: Delta, token_text: TokenText, scored: bool, first: bool = False) -> Json:

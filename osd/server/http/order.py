@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class TokensPrompt:
     """A prompt as the engine reads it."""
 
     tokens: tuple[int, ...]
@@ -36,7 +36,7 @@ class Prompt:
 class Asked:
     """What a body asks for, under one name for completions and chats."""
 
-    prompts: Sequence[Prompt]
+    prompts: Sequence[TokensPrompt]
     max_tokens: int | None
     top: int | None
     """Number of likeliest tokens whose log-probabilities are returned; None returns no log-probabilities."""
@@ -139,7 +139,7 @@ def _prompt_logprobs(body: SamplingBody, asked: Asked) -> int | None:
     return max((count for count in (body.prompt_logprobs, echoed) if count is not None), default=None)
 
 
-def _room(service: Service, prompt: Prompt, most: int | None) -> int:
+def _room(service: Service, prompt: TokensPrompt, most: int | None) -> int:
     """Return the maximum number of new tokens. Raises ContextOverflow."""
     length, limit = len(prompt.tokens), service.facts.limit
     if length + (1 if most is None else most) > limit:

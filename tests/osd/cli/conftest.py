@@ -71,11 +71,11 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``only(*checks)``: of the checks of `osd doctor` that need settings these alone, and nobody asks the broker."""
 
     def choose(*chosen: Any) -> None:
-        ping = lambda here: subprocess.Popen(["true"], stdout=subprocess.PIPE)  # noqa: E731
-        monkeypatch.setattr(checks, "ping", ping)
-        monkeypatch.setattr(checks, "broker", lambda asked: checks.ok("broker", "not asked"))
+        monkeypatch.setattr(checks, "ping", lambda here: None)
+        monkeypatch.setattr(checks, "broker", lambda here, asked: checks.ok("broker", "not asked"))
         monkeypatch.setattr(doctor, "BEFORE_BROKER", chosen)
         monkeypatch.setattr(doctor, "AFTER_BROKER", ())
+        monkeypatch.setattr(doctor, "WITH_TORCH", ())
 
     return choose
 
