@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
+from types import SimpleNamespace
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
@@ -42,7 +43,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     options, after the command's own, and in place of a CommandContext Typer's own context.
 
     What stands below a field is the option's help, a field that is False is a flag, and the dataclass's ``PANEL``, if
-    it has one, is the heading of its options in the command's help.
+    it has one, is the heading of its options in the command's help. A parameter that is no dataclass may have its help
+    as a text in its ``Annotated``.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters = sorted(inspect.signature(command).parameters.values(), key=lambda one: is_options(hints[one.name]))
@@ -72,27 +74,31 @@ def is_options(hint: Any) -> bool:
 def _taken(parameter: inspect.Parameter, hint: Any) -> list[inspect.Parameter]:
     """Return what Typer takes in place of a parameter."""
     if is_options(hint):
-        return [_option(hint, field) for field in fields(hint)]
+        hints, docs, panel = get_type_hints(hint, include_extras=True), field_docs(hint), getattr(hint, "PANEL", None)
+        return [_option(one.name, one.default, hints[one.name], docs.get(one.name), panel) for one in fields(hint)]
+    if any(isinstance(said, str) for said in _said(hint)):
+        return [_option(parameter.name, parameter.default, hint)]
     kind = typer.Context if hint is CommandContext else hint
     return [parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY)]
 
 
-def _option(group: Any, field: Field[Any]) -> inspect.Parameter:
-    """Return the option, or argument, of a field."""
-    info = copy(next(_said(get_type_hints(group, include_extras=True)[field.name]), OptionInfo(default=...)))
-    info.help = field_docs(group).get(field.name, info.help)
-    info.rich_help_panel = getattr(group, "PANEL", info.rich_help_panel)
-    if field.default is False and info.default is ...:
-        info.default = f"--{field.name.replace('_', '-')}"  # a flag, without a second one that takes it back
-    annotation: Any = Annotated[get_type_hints(group)[field.name], info]
-    default = inspect.Parameter.empty if field.default is MISSING else field.default
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _option(name: str, default: Any, hint: Any, help: str | None = None, panel: str | None = None) -> inspect.Parameter:
+    """Return an option, or an argument."""
+    info = copy(next((said for said in _said(hint) if isinstance(said, ParameterInfo)), OptionInfo(default=...)))
+    info.help = help or next((said for said in _said(hint) if isinstance(said, str)), info.help)
+    info.rich_help_panel = panel or info.rich_help_panel
+    if default is False and info.default is ...:
+        info.default = f"--{name.replace('_', '-')}"  # a flag, without a second one that takes it back
+    (plain,) = get_type_hints(SimpleNamespace(__annotations__={name: hint})).values()
+    default = inspect.Parameter.empty if default is MISSING else default
+    annotation: Any = Annotated[plain, info]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _said(hint: Any) -> Iterator[ParameterInfo]:
-    """Yield what a type says to Typer, wherever in it that stands."""
+def _said(hint: Any) -> Iterator[ParameterInfo | str]:
+    """Yield what a type says to Typer, and its help, wherever in it they stand."""
     for part in (*getattr(hint, "__metadata__", ()), *get_args(hint)):
-        if isinstance(part, ParameterInfo):
+        if isinstance(part, (ParameterInfo, str)):
             yield part
         else:
             yield from _said(part)

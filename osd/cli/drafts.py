@@ -23,10 +23,8 @@ app = CommandGroup("List, inspect, publish and take back versions of a draft.")
 
 VersionArgument = Annotated[
     str,
-    typer.Argument(
-        help="A version's id, as `osd drafts list` shows it, or a name: current, previous, DRAFT:NAME.",
-        metavar="VERSION",
-    ),
+    typer.Argument(metavar="VERSION"),
+    "A version's id, as `osd drafts list` shows it, or a name: current, previous, DRAFT:NAME.",
 ]
 COLUMNS = columns(
     {"target": Format(lambda digest: digest[:SHORT]), "parent": Format(lambda id: f"no. {int(id.split('-')[-2])}")},
@@ -132,9 +130,7 @@ def export(
     here: CommandContext,
     version: VersionArgument,
     destination: Annotated[Path, typer.Argument(help="A folder that is not there yet.", metavar="FOLDER")],
-    adapter: Annotated[
-        bool, typer.Option("--adapter", help="Keep an adapter as one, over its base's folder in the store.")
-    ] = False,
+    adapter: Annotated[bool, "Keep an adapter as one, over its base's folder in the store."] = False,
 ) -> None:
     """Write a version to a plain Hugging Face folder.
 

@@ -100,10 +100,8 @@ def resume(here: CommandContext, draft: DraftArgument = DEFAULT_DRAFT) -> None:
 def alias(
     here: CommandContext,
     name: Annotated[str, typer.Argument(help="A name of your own; DRAFT:NAME to remove one.", metavar="NAME")],
-    version: Annotated[
-        str | None, typer.Argument(help="The version that is to be called so.", metavar="VERSION")
-    ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the name away.")] = False,
+    version: Annotated[str | None, typer.Argument(metavar="VERSION"), "The version that is to be called so."] = None,
+    remove: Annotated[bool, "Take the name away."] = False,
 ) -> None:
     """Give a version a name, which stands for it wherever a version is asked for, as DRAFT:NAME.
 

@@ -11,6 +11,7 @@ import typer
 
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
+from osd.cli.options import Name
 from osd.cli.out import Format, Output, columns, note, print_json, print_table, say
 from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
 
 app = CommandGroup("Attach vLLM servers, so that their drafts learn from what they serve. SGLang: experimental.")
 
-UrlArgument = Annotated[str, typer.Argument(help="Where it listens, as http://HOST:PORT.", metavar="URL")]
-NameArgument = Annotated[
-    str, typer.Argument(help="Its name, as `osd engines list` shows it, or its URL.", metavar="ENGINE")
-]
+UrlArgument = Annotated[str, typer.Argument(metavar="URL"), "Where it listens, as http://HOST:PORT."]
+NameArgument = Annotated[str, typer.Argument(metavar="ENGINE"), "Its name, as `osd engines list` shows it, or its URL."]
 COLUMNS = columns(
     name="engine", url="at", draft="draft", target="target", version="serves", state="state", added_at="added",
 )  # fmt: skip
@@ -48,9 +47,7 @@ def add(
     here: CommandContext,
     url: UrlArgument,
     options: EngineOptions,
-    draft: Annotated[
-        str, typer.Option(help="What its draft is called here; a new name begins with what it serves.", metavar="NAME")
-    ] = DEFAULT_DRAFT,
+    draft: Annotated[Name, "What its draft is called here; a new name begins with what it serves."] = DEFAULT_DRAFT,
 ) -> None:
     """Attach a running vLLM: its answers are learned from, and its draft is kept good.
 
@@ -98,9 +95,7 @@ def probe(
     url: UrlArgument,
     options: EngineOptions,
     output: Output,
-    selftest: Annotated[
-        bool, typer.Option("--selftest", help="Publish the weights that it has, and see that nothing changes.")
-    ] = False,
+    selftest: Annotated[bool, "Publish the weights that it has, and see that nothing changes."] = False,
 ) -> None:
     """Look at what an engine is and can do, without attaching it.
 
@@ -133,7 +128,7 @@ def tune(
     here: CommandContext,
     url: UrlArgument,
     output: Output,
-    apply: Annotated[bool, typer.Option("--apply", help="Leave it with the draft lengths that were found.")] = False,
+    apply: Annotated[bool, "Leave it with the draft lengths that were found."] = False,
 ) -> None:
     """Try which draft lengths make a vLLM fastest at each batch size, and print the flag to start it with.
 

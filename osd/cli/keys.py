@@ -30,15 +30,11 @@ class NewKey:
     """Whose requests come with it, in what is kept."""
     name: Annotated[str, typer.Option(metavar="TEXT")] = ""
     """What it is for."""
-    scope: (
-        Annotated[
-            list[str],
-            typer.Option(
-                metavar="SCOPE", help=f"What it may do: {', '.join(SCOPES)}; may be given again. Default: infer."
-            ),
-        ]
-        | None
-    ) = None
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SCOPE"),
+        f"What it may do: {', '.join(SCOPES)}; may be given again. Default: infer.",
+    ] = None
     requests: Count | None = None
     """Requests a minute."""
     tokens: Count | None = None

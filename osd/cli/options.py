@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -42,17 +43,14 @@ def _seconds(text: str) -> float | None:
 
 Name = Annotated[str, typer.Option(metavar="NAME")]
 Id = Annotated[str, typer.Option(metavar="ID")]
+Folder = Annotated[Path, typer.Option(metavar="DIR")]
 Model = Annotated[str, typer.Option(metavar="MODEL")]
 Count = Annotated[int, typer.Option(metavar="N", min=1)]
 Newest = Annotated[int, typer.Option(min=1, help="The newest so many.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
 Port = Annotated[int, typer.Option(metavar="N", min=0, max=65535)]
 DraftName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="What the draft is called in the store; the default route leads to it then. Default: serve.draft_name.",
-    ),
+    Name, "What the draft is called in the store; the default route leads to it then. Default: serve.draft_name."
 ]
 Moment = Annotated[float, typer.Option(parser=moment, metavar="WHEN")]
 

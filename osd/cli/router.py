@@ -111,9 +111,7 @@ def change(
     served: DraftOfRoute,
     conditions: Conditions,
     output: Output,
-    clear: Annotated[
-        bool, typer.Option("--clear", help="Forget the route's candidates and conditions that are not given.")
-    ] = False,
+    clear: Annotated[bool, "Forget the route's candidates and conditions that are not given."] = False,
 ) -> None:
     """Change a route: what is given replaces what was there, the rest stays unless --clear."""
     with here.store() as store:
@@ -185,9 +183,7 @@ def train(
     here: CommandContext,
     route: RouteArgument,
     output: Output,
-    force: Annotated[
-        bool, typer.Option("--force", help="Train on whatever waits, however little, instead of when it is due.")
-    ] = False,
+    force: Annotated[bool, "Train on whatever waits, however little, instead of when it is due."] = False,
 ) -> None:
     """Train a route's draft now, in this process, on its routes' waiting requests.
 

@@ -128,9 +128,7 @@ def import_routes(
     source: Annotated[Path, typer.Argument(help="What `osd router export` wrote.", metavar="FILE")],
     consent: Confirmation,
     output: Output,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Remove routes and pins that the file does not have.")
-    ] = False,
+    replace: Annotated[bool, "Remove routes and pins that the file does not have."] = False,
 ) -> None:
     """Add and change routes, pins and examples from a file: all of them, or nothing when something is wrong."""
     from router.classifier_models import prepare

@@ -178,10 +178,8 @@ def evaluate(
     here: CommandContext,
     file: Annotated[
         Path,
-        typer.Argument(
-            help="JSON lines, plain or .gz: `prompt`, and `route` (or `domain`), `topic`, `language`, what is known.",
-            metavar="FILE",
-        ),
+        typer.Argument(metavar="FILE"),
+        "JSON lines, plain or .gz: `prompt`, and `route` (or `domain`), `topic`, `language`, what is known.",
     ],
     output: Output,
 ) -> None:

@@ -59,7 +59,7 @@ def list_servers(here: CommandContext, output: Output) -> None:
 def drain(
     here: CommandContext,
     server: Annotated[str, typer.Argument(help="Its name, as `osd servers list` shows it.", metavar="SERVER")],
-    undo: Annotated[bool, typer.Option("--undo", help="Take requests again, if it has not stopped yet.")] = False,
+    undo: Annotated[bool, "Take requests again, if it has not stopped yet."] = False,
 ) -> None:
     """Let one serving process finish what it has, and stop, on whatever machine it runs.
 

@@ -15,7 +15,7 @@ import typer
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
 from osd.cli.drafts import holds_of, tell_holds
-from osd.cli.options import Id, Moment, Name
+from osd.cli.options import Folder, Id, Moment, Name
 from osd.cli.out import Format, Row, TableOutput, columns, count, note, when
 from storage.errors import BadSetting
 from storage.names import lossy_mode
@@ -33,6 +33,7 @@ GROUPS = ("route", "version", "controller", "tenant", "worker", "engine", "minut
 """Groups of storage.outcomes.outcomes, repeated here so that help needs no database library; a test compares them."""
 PLACE_GROUPS = ("route", "version", "minute", "hour", "day")
 TIMES = ("minute", "hour", "day")
+Groups = Annotated[str, typer.Option(metavar="GROUPS")]
 
 
 def _flops(value: float) -> str:
@@ -109,9 +110,7 @@ def acceptance(
     here: CommandContext,
     wanted: OutcomeFilter,
     output: TableOutput,
-    by: Annotated[
-        str, typer.Option(help=f"Comma-separated: {', '.join(GROUPS)}; one time at most.", metavar="GROUPS")
-    ] = "route,version",
+    by: Annotated[Groups, f"Comma-separated: {', '.join(GROUPS)}; one time at most."] = "route,version",
 ) -> None:
     """Show acceptance by route, draft version, gamma controller, tenant, server and time.
 
@@ -153,9 +152,7 @@ def positions(
     here: CommandContext,
     wanted: OutcomeFilter,
     output: TableOutput,
-    by: Annotated[
-        str, typer.Option(help=f"Comma-separated: {', '.join(PLACE_GROUPS)}; one time at most.", metavar="GROUPS")
-    ] = "",
+    by: Annotated[Groups, f"Comma-separated: {', '.join(PLACE_GROUPS)}; one time at most."] = "",
 ) -> None:
     """Show acceptance by place in the draft.
 
@@ -194,9 +191,7 @@ def cost(
     here: CommandContext,
     wanted: DraftFilter,
     output: TableOutput,
-    target: Annotated[
-        Path | None, typer.Option(help="Folder of the target, for its size. Default: serve.target.", metavar="DIR")
-    ] = None,
+    target: Annotated[Folder | None, "Folder of the target, for its size. Default: serve.target."] = None,
 ) -> None:
     """Show arithmetic, memory traffic and seconds spent and saved, and the net gain, by draft.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osd.cli.context import CommandContext
-from osd.cli.options import Count, Id, Moment, Name, span
+from osd.cli.options import Count, Folder, Id, Moment, Name, span
 from osd.cli.out import NUMBER, TIME, Format, Row, TableOutput, columns
 from osd.cli.stats import OutcomeFilter, app
 from osd.server.start import choose_pair
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from storage.store import Store
 
 FILE = "tokenizer.json"
+Kind = Annotated[str, typer.Option(metavar="KIND")]
 Text = Callable[[int], str | None]
 CHANGE = columns(
     {"route": Format(lambda name: "all routes" if name == "*" else name, whole=True), "began": TIME},
@@ -89,7 +90,7 @@ class TokenOptions:
     """Rows of tokens at most."""
     requests: Count = 400
     """Newest kept requests that are read, on each side."""
-    tokenizer: Annotated[Path, typer.Option(metavar="DIR")] | None = None
+    tokenizer: Folder | None = None
     """Folder with tokenizer.json, to show tokens as text. Default: the target's."""
 
 
@@ -119,9 +120,7 @@ def rejections(
     wanted: OutcomeFilter,
     options: TokenOptions,
     output: TableOutput,
-    by: Annotated[
-        str | None, typer.Option(help="position, route or token; CSV and a picture need one.", metavar="KIND")
-    ] = None,
+    by: Annotated[Kind | None, "position, route or token; CSV and a picture need one."] = None,
 ) -> None:
     """Show where rejections concentrate, and what the target wanted instead.
 

@@ -22,9 +22,8 @@ app = CommandGroup(
 )
 NameArgument = Annotated[
     str | None,
-    typer.Argument(
-        help="A trainer, as `osd trainer list` shows it, or how it begins. Default: all.", metavar="TRAINER"
-    ),
+    typer.Argument(metavar="TRAINER"),
+    "A trainer, as `osd trainer list` shows it, or how it begins. Default: all.",
 ]
 COLUMNS = columns(
     {"doing": Format(lambda doing: told(doing))},
