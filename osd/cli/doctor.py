@@ -13,6 +13,7 @@ from osd.cli.checks import BROKEN, OK, WARNING, CheckResult
 from osd.cli.context import CommandContext
 from osd.cli.options import PairOptions
 from osd.cli.out import Format, Output, columns, print_json, print_table
+from osd.kernels.host import without_collecting
 
 MARKS = {OK: "✓", WARNING: "!", BROKEN: "✗"}
 COLUMNS = columns({"state": Format(MARKS.__getitem__)}, state="", part="part", found="found")
@@ -33,7 +34,7 @@ def doctor(here: CommandContext, pair: PairOptions, output: Output) -> None:
     here.say(serve={"target": pair.target, "draft": pair.draft}, drafters={"kind": pair.drafter})
     findings: list[CheckResult] = []
     for stage in (without_torch, with_torch):
-        with Console(stderr=True).status("Looking …"):
+        with Console(stderr=True).status("Looking …"), without_collecting():
             found = list(stage(here))
         if found and not output.as_json:
             print_table(map(with_mend, found), COLUMNS)

@@ -14,6 +14,7 @@ import typer
 from osd.cli.context import CommandContext
 from osd.cli.options import DraftName, Name, PairOptions
 from osd.cli.out import counted, note, print_json, say
+from osd.kernels.host import without_collecting
 from osd.prompts import Prompt, encode, read_prompts
 from osd.server.start import PairNames, choose_pair, draft_in_store, tell_shipped, with_own_store
 from storage.errors import BadPromptFile, BadRequest, OsdError, UnknownRoute
@@ -106,7 +107,9 @@ def generate(
     wanted = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, seed=sampling.seed)
     requests = RequestMaker(asked, wanted, route.route, keeping)
     with ExitStack() as stack:
-        failed = serve(start(stack, here, names, learn=keeping.learn), requests, source)
+        with without_collecting():
+            engine = start(stack, here, names, learn=keeping.learn)
+        failed = serve(engine, requests, source)
     if failed:
         raise typer.Exit(BadPromptFile.exit_code)
 

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from osd.cli.command import INTERRUPTED, with_options
 from osd.cli.context import CommandContext
+from osd.kernels.host import without_collecting
 from storage.errors import OsdError
 
 MARKUP: Any = "markdown"
@@ -99,7 +100,8 @@ class OsdGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find the subcommand that the arguments begin with."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, loaded(command), rest
+        with without_collecting():
+            return name, loaded(command), rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""

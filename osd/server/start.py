@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import osd
-from osd.kernels.host import usable_cores
+from osd.kernels.host import usable_cores, without_collecting
 from osd.models.needs_draft import MODEL_DRAFTERS, UNIVERSAL
 from osd.server.process.listen import Place, Ports, check_address, is_local, listen, reserve
 from storage.distribution import install_extra
@@ -47,6 +47,10 @@ class PairNames:
 
     def load(self, serve: ServeSettings) -> Pair:
         """Load both models. Raises PairError."""
+        with without_collecting():
+            return self._load(serve)
+
+    def _load(self, serve: ServeSettings) -> Pair:
         if not self.draft:
             from osd.models.target_only import load_alone
 
@@ -89,7 +93,8 @@ def draft_in_store(names: PairNames, store: Store) -> PairNames:
 
     Folders go before names of drafts, and these before hub names. Raises WeightsDamaged, PlaceUnreachable.
     """
-    from osd.models.model_digest import model_digest
+    with without_collecting():
+        from osd.models.model_digest import model_digest
 
     if not names.draft or Path(names.draft).exists() or (target := model_digest(names.target)) is None:
         return names
@@ -173,8 +178,9 @@ def server_parts() -> tuple[Callable[..., int], Callable[..., ApiServer]]:
     """Import what serves, and what starts the API server process. Raises BadSetting where they are not
     installed."""
     try:
-        from osd.server.process.api_server import fork
-        from osd.server.process.engine_server import serve
+        with without_collecting():
+            from osd.server.process.api_server import fork
+            from osd.server.process.engine_server import serve
     except ModuleNotFoundError as error:
         reason = f"{error.name} is not installed; {install_extra('serve')}"
         raise BadSetting(source="command", key="osd serve", reason=reason) from None

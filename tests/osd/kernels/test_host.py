@@ -9,10 +9,11 @@ import platform
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
-from osd.kernels.host import SLACK_NS, leave_alone, usable_cores, wake_promptly
+from osd.kernels.host import SLACK_NS, leave_alone, usable_cores, wake_promptly, without_collecting
 
 PR_GET_TIMERSLACK = 30
 SCENE = """
@@ -72,3 +73,12 @@ def test_what_lives_is_not_looked_at_by_the_collector_again() -> None:
         assert gc.get_freeze_count() > len(mine) and not looked_at & {id(one) for one in mine}
     finally:
         gc.unfreeze()
+
+
+def test_no_garbage_is_collected_while_something_is_imported_and_as_before_afterwards() -> None:
+    with suppress(ZeroDivisionError), without_collecting():
+        with without_collecting():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+    assert gc.isenabled()
