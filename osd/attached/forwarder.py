@@ -1,5 +1,5 @@
 """Passing requests on to other servers, and their answers back as they come: connections are kept, nothing is buffered,
-unpacked or followed elsewhere. The proxy before a vLLM passes everything on by it, the front over replicas what it has
+unpacked or followed elsewhere. The proxy before a vLLM passes everything on by it, the proxy over replicas what it has
 chosen (``osd/server/upstream``).
 """
 

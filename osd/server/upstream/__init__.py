@@ -1,4 +1,4 @@
-"""`osd serve --upstream`: the same front over replicas that decode, in one process without a model.
+"""`osd serve --upstream`: the same API over replicas that decode, in one process without a model.
 
 run ──> app               the API's port: keys and limits as over our own engine (http/guard, http/ring)
   │       │ call          one call: whose it is, its route, what of it is passed on

@@ -1,4 +1,4 @@
-"""The API's application over replicas: what is passed on, and what the front says itself."""
+"""The API's application over replicas: what is passed on, and what the proxy says itself."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from osd.server.upstream.forward import Forward, NoReplica
 from osd.server.upstream.host import UpstreamHost
 from storage.distribution import osd_version
 
-front = APIRouter(responses=ERRORS)
+routes = APIRouter(responses=ERRORS)
 replicas = APIRouter(prefix="/admin", responses=ERRORS)
 """For the admin port."""
 
 
 def make_upstream_app(host: UpstreamHost) -> FastAPI:
     """Create the application of the API's port."""
-    app = bare_app("osd", host, SCOPES, front)
+    app = bare_app("osd", host, SCOPES, routes)
     app.router.routes.extend(Route(path, Forward(host, path), methods=["POST"]) for path in (*READ_TEXT, *OTHERS))
     return let_pages_ask(app, host.settings.server.cors_origins)
 
@@ -32,13 +32,13 @@ def _host(http: Request) -> UpstreamHost:
     return found
 
 
-@front.get("/v1/models")
+@routes.get("/v1/models")
 async def models(http: Request) -> dict[str, Any]:
     """List the models that replicas serve, as they list them."""
     return {"object": "list", "data": list(_cards(_host(http)).values())}
 
 
-@front.get("/v1/models/{model:path}")
+@routes.get("/v1/models/{model:path}")
 async def model(http: Request, model: str) -> dict[str, Any]:
     """Return a model by its name."""
     host = _host(http)
@@ -53,13 +53,13 @@ def _cards(host: UpstreamHost) -> dict[str, dict[str, Any]]:
     return cards
 
 
-@front.get("/health", response_model=StatusReply)
+@routes.get("/health", response_model=StatusReply)
 async def health() -> Response:
-    """Return 200 as long as the front answers."""
+    """Return 200 as long as the proxy answers."""
     return JSONResponse({"status": "ok"})
 
 
-@front.get("/ready", response_model=StatusReply)
+@routes.get("/ready", response_model=StatusReply)
 async def ready(http: Request) -> Response:
     """Return 200 as long as requests are taken: not while it drains, nor while no replica is up."""
     host = _host(http)
@@ -74,7 +74,7 @@ async def list_replicas(http: Request) -> list[dict[str, Any]]:
     return [replica.facts() for replica in _host(http).pool.replicas.values()]
 
 
-@front.get("/version")
+@routes.get("/version")
 async def show_version() -> VersionReply:
     """osd's version."""
     return VersionReply(version=osd_version())

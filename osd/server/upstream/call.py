@@ -1,6 +1,6 @@
 """One call: whose it is, which route it takes, and what of it is passed on to a replica.
 
-What of a replica can be reached through the front is listed here, and nothing else: its own administration (vLLM's
+What of a replica can be reached through the proxy is listed here, and nothing else: its own administration (vLLM's
 /v1/osd, /collective_rpc, /pause, /v1/load_lora_adapter, /server_info, …) is not, so that neither it nor what later
 releases add is open to whoever may ask for text.
 """
@@ -45,7 +45,7 @@ OURS = MADE_ANEW | {
     "expect", "authorization", "x-api-key", "cookie", "forwarded", "x-real-ip", "x-osd-token", "x-osd-route",
     "x-osd-learn", "x-request-id",
 }  # fmt: skip
-"""Headers of clients that are not passed on: of the connection, secrets, and those that the front says itself."""
+"""Headers of clients that are not passed on: of the connection, secrets, and those that the proxy says itself."""
 FOREIGN = ("proxy-", "x-forwarded-")
 REPLICAS_LACK = ("gamma", "metrics")
 """osd's fields that only an `osd serve` knows."""
@@ -72,7 +72,7 @@ class UpstreamCall:
     seconds: float | None = None
     """Seconds until its deadline."""
     hides_usage: bool = False
-    """Whether the usage of its stream is asked for by the front alone, for the key's limit."""
+    """Whether the usage of its stream is asked for by the proxy alone, for the key's limit."""
 
     @property
     def drafts(self) -> Sequence[str] | None:
@@ -80,7 +80,7 @@ class UpstreamCall:
         return self.decision.route.drafts if self.decision else None
 
     def body_for(self, replica: Replica) -> bytes:
-        """Return the body that a replica gets: the client's own bytes, unless something of it is the front's to say.
+        """Return the body that a replica gets: the client's own bytes, unless something of it is the proxy's to say.
         Raises ApiError for what this replica does not know."""
         if self.asked is None:
             return self.body
@@ -97,8 +97,8 @@ class UpstreamCall:
         return self.body if changed == self.asked else json.dumps(changed).encode()
 
     def headers_for(self, tenant_header: str, own: Mapping[str, str]) -> list[tuple[str, str]]:
-        """Return the headers that a replica gets. ``own``: the front's, its API key perhaps. What says the tenant and
-        the route is the front's word, never the client's."""
+        """Return the headers that a replica gets. ``own``: the proxy's, its API key perhaps. What says the tenant and
+        the route is the proxy's word, never the client's."""
         passed = [(name, value) for name, value in self.headers if name != tenant_header.lower()]
         said = {tenant_header: self.caller.tenant, "X-Request-Id": self.id, **own}
         if self.decision:

@@ -32,7 +32,7 @@ BYTES = "application/octet-stream"
 KEPT_BACK = HOP_BY_HOP | {
     "content-length", "server", "date", "set-cookie", "x-request-id", "www-authenticate", "location",
 }  # fmt: skip
-"""Headers of replicas that clients do not get: of the connection, and those that the front says itself."""
+"""Headers of replicas that clients do not get: of the connection, and those that the proxy says itself."""
 
 
 class NoReplica(ApiError):
@@ -273,11 +273,11 @@ async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _require_usable(response: aiohttp.ClientResponse, first: bytes, said: Any, url: str) -> None:
-    """Raise RequestFailed for an answer that no client should get: about the front's own key, a way elsewhere, nothing,
+    """Raise RequestFailed for an answer that no client should get: about the proxy's own key, a way elsewhere, nothing,
     or a success that is no whole JSON."""
     if response.status in (401, 403):
         raise RequestFailed(
-            "refused", f"{url} refuses the front's API key, or wants one: name it with upstream.api_key."
+            "refused", f"{url} refuses the proxy's API key, or wants one: name it with upstream.api_key."
         )
     if 300 <= response.status < 400:
         raise RequestFailed(

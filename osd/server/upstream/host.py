@@ -1,4 +1,4 @@
-"""The state that the routes of a front over replicas share."""
+"""The state that the routes of a proxy over replicas share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.settings import UpstreamSettings
 
 @dataclass(slots=True)
 class UpstreamHost(AdminHost):
-    """The front's state; also what its admin port asks of it."""
+    """The proxy's state; also what its admin port asks of it."""
 
     router: Router
     pool: ReplicaPool

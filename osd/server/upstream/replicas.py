@@ -1,4 +1,4 @@
-"""The replicas of a front: what is known of each, which one a request takes, and whether all serve the same target."""
+"""The replicas of a proxy: what is known of each, which one a request takes, and whether all serve the same target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILURES = 3
 
 
 class ReplicaState(str, Enum):
-    """The life cycle of a replica, as the front sees it.
+    """The life cycle of a replica, as the proxy sees it.
 
     DOWN <──> UP <──> DRAINING ──> (removed, once nothing runs there)
       └─> MISFIT
@@ -53,7 +53,7 @@ class Replica:
     own: bool = False
     """Whether it is an `osd serve`, which knows osd's own fields."""
     running: int = 0
-    """Requests of this front that it has not finished."""
+    """Requests of this proxy that it has not finished."""
     turn: int = 0
     """When it was last chosen, as a running number."""
     failures: int = 0

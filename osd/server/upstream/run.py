@@ -97,7 +97,7 @@ class UpstreamBackend(Backend):
 
 @asynccontextmanager
 async def opened(settings: Settings, store: Store, ring: KeyRing, peers: Peers | None) -> AsyncIterator[UpstreamHost]:
-    """Open what a front needs: the client of its replicas, and its router. Raises BadSetting, StoreError."""
+    """Open what a proxy needs: the client of its replicas, and its router. Raises BadSetting, StoreError."""
     headers = upstream_headers(settings.upstream)
     router = live_router(store, settings.router)
     try:

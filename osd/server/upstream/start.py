@@ -1,4 +1,4 @@
-"""What stands between the command and a front: what must be installed, and how many processes share the port."""
+"""What stands between the command and a proxy: what must be installed, and how many processes share the port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps what the front knows of its replicas true: which there are, which are well, and what each serves."""
+"""Keeps what the proxy knows of its replicas true: which there are, which are well, and what each serves."""
 
 from __future__ import annotations
 
