@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from osd.recording.topk import TopKLogprobs
 from storage.records import Outcome, RequestSamples, TokenKind
@@ -31,8 +31,6 @@ Score = Callable[[Sequence[int], int], TopKLogprobs]
 
 class AnswerChoice(BaseModel):
     """One output of a request."""
-
-    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
     tokens: list[int] = Field(min_length=1, max_length=MOST_TOKENS)
     top_ids: list[list[int]] = []
@@ -52,8 +50,6 @@ class AnswerChoice(BaseModel):
 
 class HarvestedAnswer(BaseModel):
     """One request that was answered."""
-
-    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
     id: str = Field(min_length=8, max_length=64)
     prompt: list[int] = Field(min_length=1, max_length=MOST_TOKENS)
@@ -85,8 +81,6 @@ class HarvestedAnswer(BaseModel):
 
 class HarvestBatch(BaseModel):
     """What an engine sends at once."""
-
-    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
     batch: str = Field(min_length=8, max_length=64)
     """Its id: a batch is taken once, however often it is sent."""

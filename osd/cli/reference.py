@@ -17,6 +17,7 @@ import typer
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
+from osd.bench.harness.field_docs import field_docs
 from osd.cli.main import app, loaded
 from storage.settings import Section, Settings
 
@@ -83,19 +84,20 @@ def sentence(parameter: Any) -> str:
 def settings_table() -> str:
     """Return the table of every setting, section by section."""
     lines = ["| setting | default | values | what it does |", "|---|---|---|---|"]
-    for name, field in settings_below(Settings):
-        cells = (f"`{name}`", default(field), values(field), " ".join((field.description or "").split()))
+    for name, field, doc in settings_below(Settings):
+        cells = (f"`{name}`", default(field), values(field), doc)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
 
-def settings_below(section: type[Section], name: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Yield every setting of a section and of its tables, by its whole name."""
+def settings_below(section: type[Section], name: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
+    """Yield every setting of a section and of its tables: its whole name, its field, and what stands below that."""
+    docs = field_docs(section)
     for key, field in section.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             yield from settings_below(field.annotation, f"{name}{key}.")
         else:
-            yield f"{name}{key}", field
+            yield f"{name}{key}", field, docs.get(key, "")
 
 
 def default(field: FieldInfo) -> str:

@@ -15,7 +15,7 @@ from storage.errors import BadSetting
 class Section(BaseModel):
     """A part of the configuration: frozen, and closed to keys that it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     def with_changes(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values that are set, with ``changes`` on top: {key: value}. What changes in a table leaves the
