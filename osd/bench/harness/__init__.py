@@ -1,6 +1,7 @@
 """What every bench is made of, so that a bench is what it compares and little else.
 
-options.py   options of all benches: the pair, --json
+plan.py      a bench is a dataclass whose fields are its options
+field_docs.py  what stands below them, their help
 prompts.py   files of prompts → data sets of tokens; lists on the command line
 turns.py     arms take turns in shifted order; what was measured stays in a folder, where a stopped run goes on;
              medians of turns, ratios within turns, their standard errors

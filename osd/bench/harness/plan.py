@@ -95,7 +95,7 @@ def command(
     plan: type[P], bench: Callable[[P, Settings, Watch], BenchResult], settings: Callable[[typer.Context], Settings]
 ) -> Callable[..., None]:
     """Return the command of a bench: its options are the fields of ``plan``, its help the docstring."""
-    hints, docs = get_type_hints(plan, include_extras=True), field_docs(plan)
+    hints, docs = get_type_hints(plan, include_extras=True), field_docs(plan)  # type: ignore[arg-type]
 
     def run(ctx: typer.Context, json: bool, **given: Any) -> None:
         asked = plan(**{name: _value(hints[name], name, value) for name, value in given.items() if value is not None})
