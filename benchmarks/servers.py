@@ -32,7 +32,7 @@ from osd.bench.harness.watch import Watch, note
 from osd.bench.serve.bench import SERVERS, WARM_SECONDS
 from osd.bench.serve.client import Address
 from osd.bench.serve.load import Load, closed_load, together
-from osd.bench.serve.process import Server, awake, running, server, settings_in, signal_group, wait_for
+from osd.bench.serve.process import ServerProcess, awake, running, server, settings_in, signal_group, wait_for
 from osd.bench.serve.requests import ServeJob, jobs_of, prompts_that_fit, shuffled_jobs
 from osd.bench.serve.result import MAIN
 from osd.models.pair import Pair
@@ -107,19 +107,19 @@ def bench_servers(plan: ServersPlan, settings: Settings, watch: Watch) -> BenchR
     return BenchResult("servers", facts, figures, {"Tokens a second": rows}, interrupted=watch.stopped)
 
 
-def _load(up: Server | Up, jobs: Iterator[ServeJob], clients: int, seconds: float) -> Load:
+def _load(up: ServerProcess | Up, jobs: Iterator[ServeJob], clients: int, seconds: float) -> Load:
     with awake(up.process):
         return closed_load(up.address, jobs, clients, seconds)
 
 
 def _start(
     stack: ExitStack, pair: Pair, settings: Settings, others: Sequence[Other], watch: Watch
-) -> tuple[dict[str, Server | Up], dict[str, str]]:
+) -> tuple[dict[str, ServerProcess | Up], dict[str, str]]:
     """Return those that listen, stopped until their turn, and why others do not."""
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-servers-")))
-    up: dict[str, Server | Up] = {}
+    up: dict[str, ServerProcess | Up] = {}
     wrong: dict[str, str] = {}
-    asked: dict[str, AbstractContextManager[Server | Up]] = {
+    asked: dict[str, AbstractContextManager[ServerProcess | Up]] = {
         name: server(settings_in(folder / name, settings, pair, gamma), folder / name) for name, gamma in OWN.items()
     }
     asked |= {other.name: other_server(other, folder / f"{other.name}.log") for other in others}
