@@ -53,7 +53,7 @@ class StreamTally:
 
     def counts(self) -> UsageCounts | None:
         """Return the tokens by the stream's own usage; None where it has said none."""
-        for event in reversed(self._tail.split(b"\n\n")):
+        for event in reversed(self._tail.replace(b"\r\n", b"\n").split(b"\n\n")):
             data = next((line[6:] for line in event.splitlines() if line.startswith(b"data: {")), None)
             if data and b'"usage"' in data and (found := counts_in(parsed(data))):
                 return found

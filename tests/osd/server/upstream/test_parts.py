@@ -150,9 +150,10 @@ def test_targets_are_told_apart_by_name_and_by_digest() -> None:
 STREAM = b"".join(map(chunk, range(4)))
 
 
+@pytest.mark.parametrize("ends", [b"\n", b"\r\n"])
 @given(st.lists(st.integers(1, 60), max_size=40), st.booleans(), st.booleans())
-def test_however_a_stream_is_cut_its_bytes_pass(cuts: list[int], hides: bool, asked: bool) -> None:
-    whole, parts = STREAM + USAGE * (hides or asked) + DONE, []
+def test_however_a_stream_is_cut_its_bytes_pass(ends: bytes, cuts: list[int], hides: bool, asked: bool) -> None:
+    whole, parts = (STREAM + USAGE * (hides or asked) + DONE).replace(b"\n", ends), []
     tally, rest = StreamTally(hides_usage=hides), whole
     for cut in [*cuts, len(whole)]:
         assert tally.ended == (not rest and parts != [])
@@ -161,6 +162,7 @@ def test_however_a_stream_is_cut_its_bytes_pass(cuts: list[int], hides: bool, as
     assert b"".join(parts) == (STREAM + DONE if hides else whole)
     assert tally.ended
     assert tally.counts() == ((5, 4) if hides or asked else None)
+    assert StreamTally(hides_usage=hides).push(chunk(0).replace(b"\n", ends)), "nothing is held back but a part"
 
 
 def test_a_chunk_with_usage_and_text_is_not_taken_out() -> None:
