@@ -86,14 +86,6 @@ def postgres_url(upgraded_postgres: str) -> Iterator[str]:
     engine.dispose()
 
 
-@pytest.fixture(scope="session")
-def new_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file with the newest schema and nothing else, to be copied."""
-    path = tmp_path_factory.mktemp("sqlite") / "osd.db"
-    database.upgrade(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A folder in memory where the system has one: every write is synced, and hundreds of tests would wait for it."""

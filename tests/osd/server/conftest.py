@@ -120,14 +120,14 @@ def serving(folder: Path, *options: str, **variables: str) -> Iterator[Server]:
         server.process.wait()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for all tests that leave it as they found it."""
     with serving(tmp_path_factory.mktemp("server"), OSD_SERVE__MAX_LENGTH="512", OSD_SERVER__MAX_CHOICES="4") as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that asks for keys, of one row, in whose line sixteen may wait."""
     options = {
@@ -158,7 +158,7 @@ def make(guarded: Server) -> Make:
     return made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client(server: Server) -> openai.OpenAI:
     """The official client of that server."""
     return server.client()
