@@ -32,15 +32,16 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dic
     return lambda **more: {**where, **more}
 
 
-def started(how: Callable[..., Any], options: dict[str, Any]) -> tuple[Any, ...]:
+def started(how: Callable[..., Any], options: dict[str, Any], *flags: str) -> tuple[Any, ...]:
     pipe = subprocess.PIPE
-    command = [sys.executable, "-m", "a_script", "one", "two"]
+    command = [sys.executable, *flags, "-m", "a_script", "one", "two"]
     with how(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True, **options) as process:
         return (*process.communicate("asked"), process.returncode)
 
 
 def test_it_is_as_if_it_were_started_anew(script) -> None:
-    assert started(Process, script()) == started(subprocess.Popen, script())
+    for flags in ([], ["-P"]):
+        assert started(Process, script(), *flags) == started(subprocess.Popen, script(), *flags)
 
 
 def test_signals_reach_it_and_its_end_is_told(script) -> None:
@@ -60,3 +61,8 @@ def test_signals_reach_it_and_its_end_is_told(script) -> None:
 def test_what_is_not_caught_is_told_on_stderr_with_status_1(script) -> None:
     done = run([sys.executable, "-m", "a_failure"], **script())
     assert done.returncode == 1 and "ValueError: no" in done.stderr and done.stdout == ""
+
+
+def test_where_paths_are_to_be_safe_the_working_directory_has_no_modules(script) -> None:
+    env = {**os.environ, "GIVEN": "word"}
+    assert "No module named a_script" in run([sys.executable, "-P", "-m", "a_script"], **script(env=env)).stderr

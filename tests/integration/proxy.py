@@ -13,6 +13,7 @@ import sys
 import time
 from types import TracebackType
 
+from tests.support.launch import Process
 from tests.trainer.processes import PATIENCE, ROOT, environment
 
 HOST = "127.0.0.1"
@@ -30,7 +31,7 @@ class Proxy:
         if self._process is not None:
             return
         command = [sys.executable, "-m", "tests.integration.proxy", str(self.port), str(self.target)]
-        self._process = subprocess.Popen(command, cwd=ROOT, env=environment())
+        self._process = Process(command, cwd=ROOT, env=environment())
         deadline = time.monotonic() + PATIENCE
         while not _answers(self.port):
             assert time.monotonic() < deadline and self._process.poll() is None, "the proxy did not start"

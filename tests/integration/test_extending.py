@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import launch
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES: dict[str, str] = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
@@ -35,24 +37,29 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A Python process that finds the package, and the folder's osd.toml."""
-    own = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **variables}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env=own, cwd=folder, capture_output=True, text=True, check=False)
+    """A module in a process that finds the package, and the folder's osd.toml."""
+    return launch.run([sys.executable, "-m", *arguments], env=environment(folder, variables), cwd=folder)
+
+
+def environment(folder: Path, variables: dict[str, str]) -> dict[str, str]:
+    paths = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": ""}
+    return {**paths, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **variables}
 
 
 def osd(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return run(folder, "-m", "osd.cli.main", *arguments, **variables)
+    """The command in a process that has imported nothing."""
+    command, own = [sys.executable, "-m", "osd.cli.main", *arguments], environment(folder, variables)
+    return subprocess.run(command, env=own, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def test_it_decodes_as_the_page_says_and_the_text_is_the_targets(installed: Path, tmp_path: Path) -> None:
     said = re.search(r"```console\nosd generate (\"[^\"]+\") (.*)\n```", PAGE)
     assert said is not None
     asked = ["generate", json.loads(said[1]), *said[2].split(), "--max-tokens", "24", "--temperature", "0"]
-    done = osd(installed, *asked)
+    done = run(installed, "osd.cli.main", *asked)
     assert done.returncode == 0, done.stderr
     (tmp_path / "osd.toml").write_text("[gamma]\nrule = 'fixed'\ninitial = 0\n")
-    plain = osd(tmp_path, *asked)
+    plain = run(tmp_path, "osd.cli.main", *asked)
     assert plain.returncode == 0, plain.stderr
     own, targets = (json.loads(each.stdout) for each in (done, plain))
     assert own["text"] == targets["text"] and own["rounds"] < targets["rounds"]
@@ -90,7 +97,8 @@ for name, value in json.loads(sys.argv[1]).items():
 
 def test_what_is_wrong_is_named_and_third_parties_names_are_listed(installed: Path) -> None:
     values = json.dumps({"OSD_DRAFTERS__ECHO__LONGEST": "3"} | {name: value for name, (value, _) in CASES.items()})
-    done = run(installed, "-c", CHECK, values)
+    (installed / "a_check.py").write_text(CHECK)
+    done = run(installed, "a_check", values)
     right, *said = done.stdout.splitlines()
     assert right == "nothing is wrong", done.stderr
     for line, (_, words) in zip(said, CASES.values(), strict=True):

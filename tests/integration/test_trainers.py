@@ -21,6 +21,7 @@ from storage.runs import ClaimTerms
 from storage.settings import Settings
 from storage.store import Store
 from tests.integration.mother import STEPS
+from tests.support.launch import Process
 from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, ROOT, configured, environment, wait_for, worker
 from trainer.distil import draft_learner
@@ -34,7 +35,7 @@ JUDGED = (RunState.PUBLISHED, RunState.REJECTED)
 def mother() -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.integration.mother"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) as process:
+    with Process(command, cwd=ROOT, env=environment(), **pipes) as process:
         yield process
         process.kill()
 

@@ -12,13 +12,18 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Process(subprocess.Popen[Any]):
-    """As subprocess.Popen, of ``[sys.executable, "-m", MODULE, …]``; the zygote starts it, and tells how it ended."""
+    """As subprocess.Popen, of ``[sys.executable, "-m", MODULE, …]``, also with ``-P`` before ``-m``; the zygote starts
+    it, and tells how it ended."""
 
     def __init__(self, arguments: Sequence[object], **options: Any) -> None:
         self._told: int | None = None
@@ -26,10 +31,11 @@ class Process(subprocess.Popen[Any]):
 
     def _execute_child(self, args: list[str], *given: Any) -> None:
         (_, _, _, _, cwd, env, _, _, _, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *rest) = given
-        interpreter, how, module, *arguments = args
+        interpreter, *flags, how, module = args[: 4 if args[1] == "-P" else 3]
         assert (interpreter, how) == (sys.executable, "-m"), args
         request = {
-            "module": module, "arguments": arguments, "cwd": str(cwd or os.getcwd()), "session": bool(rest[-2]),
+            "module": module, "arguments": args[3 + len(flags) :], "cwd": str(cwd or os.getcwd()),
+            "session": bool(rest[-2]), "safe_path": bool(flags),
             "env": dict(os.environ if env is None else env),
         }  # fmt: skip
         ours = [fd if fd != -1 else number for number, fd in enumerate((p2cread, c2pwrite, errwrite))]
@@ -59,6 +65,12 @@ class Process(subprocess.Popen[Any]):
         if (status := self._status(timeout)) is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return status
+
+
+def start_quickly(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the zygote start what a module of the product starts by ``subprocess.Popen``."""
+    own = SimpleNamespace(**{**vars(subprocess), "Popen": Process})
+    monkeypatch.setattr(f"{module}.subprocess", own)
 
 
 def run(arguments: Sequence[object], *, timeout: float = 120.0, stdin: str = "", **options: Any) -> Any:

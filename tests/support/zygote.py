@@ -82,7 +82,8 @@ def become(request: dict[str, object], fds: list[int], ours: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(str(request["cwd"]))
-    sys.path[0] = str(request["cwd"])
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [*([] if request["safe_path"] else [str(request["cwd"])]), *filter(None, given)]
     sys.argv[1:] = request["arguments"]
     sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1)  # noqa: SIM115

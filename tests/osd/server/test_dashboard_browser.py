@@ -15,6 +15,7 @@ from osd.demo.runner.process import save_settings, worker_beside
 from storage.settings import load_settings
 from tests.osd.server.conftest import Server, serving
 from tests.support.browser import chromium
+from tests.support.launch import start_quickly
 from tests.support.waiting import until
 
 VERSION = "Draft version here"
@@ -49,7 +50,8 @@ def learning(server: Server, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_learning_is_visible(tmp_path: Path) -> None:
+def test_learning_is_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_quickly("osd.demo.runner.process", monkeypatch)
     with chromium(tmp_path / "browser") as page, serving(tmp_path / "server", **OPTIONS) as server:
         page.open(f"{server.admin_url}/")
         until(lambda: "osd trainer" in page.text("#drafts"), "it says what to do when nothing was learned")

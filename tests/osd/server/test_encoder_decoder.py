@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 from osd.server.start import SHIPPED
 from tests.osd.server.conftest import serving
+from tests.support import launch
 from tests.support.encoder_decoders import generated, random_encoder_decoder
 from tests.support.models import noisy
 from tests.support.waiting import until
@@ -61,7 +62,7 @@ def test_generate_and_doctor(pair: Path, tmp_path: Path) -> None:
         surroundings = {**os.environ, "OSD_STORAGE__DIRECTORY": str(tmp_path / "data"), "OMP_NUM_THREADS": "1"}
         named = ("--target", str(pair / "target"), "--draft", str(pair / "draft"))
         command = [sys.executable, "-m", "osd.cli.main", *words, *named]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=surroundings, cwd=tmp_path)
+        return launch.run(command, env=surroundings, cwd=tmp_path)
 
     done = osd("generate", QUESTION, "--max-tokens", "16", "--no-learn")
     assert done.stdout.rstrip("\n") == said(pair, 16).rstrip("\n"), done.stderr

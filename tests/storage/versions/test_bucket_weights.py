@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from storage.versions.weight_files import CACHE_SECONDS
 from tests.storage.make import add_root, samples, write_weights
 from tests.storage.places import files_below, forget_cache, segments_of, weights_of
 from tests.storage.s3 import BUCKET, environment, s3_server
+from tests.support import launch
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -112,7 +112,7 @@ def kill_child(settings: Settings, *command: str) -> int:
     kept = settings.storage
     places = {f"OSD_STORAGE__{name.upper()}": str(getattr(kept, name)) for name in ("samples", "weights", "cache")}
     line = [sys.executable, "-m", "tests.storage.child", str(kept.directory), "-", *command]
-    return subprocess.run(line, cwd=ROOT, env=os.environ | places, timeout=120, check=False).returncode
+    return int(launch.run(line, cwd=ROOT, env=os.environ | places).returncode)
 
 
 @pytest.mark.parametrize(("point", "kept"), [("before commit", 8), ("after commit", 12)])

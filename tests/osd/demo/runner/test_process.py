@@ -11,6 +11,7 @@ from osd.demo.runner.circle import own_settings
 from osd.demo.runner.process import WorkerProcess, environment, save_settings, worker_beside
 from storage.errors import TrainingFailed
 from storage.settings import load_settings
+from tests.support.launch import start_quickly
 
 
 def test_a_saved_file_reads_back_as_the_same_settings(tmp_path: Path) -> None:
@@ -31,6 +32,11 @@ def test_a_run_has_a_store_of_its_own_whatever_the_user_has_set(
     assert settings.storage.database_url().startswith("sqlite:///") and settings.trainer.broker is None
     assert settings.serve.record == "verified" and settings.learn.learning_rate == 0.5
     assert not [name for name in environment() if name.startswith("OSD_")]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_quickly("osd.demo.runner.process", monkeypatch)
 
 
 @pytest.fixture

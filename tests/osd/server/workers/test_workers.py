@@ -17,6 +17,7 @@ import pytest
 from tests.osd.server.conftest import Server, serving, start
 from tests.osd.server.test_running import open_stream
 from tests.osd.server.workers.conftest import LONG, OPTIONS, alive, ask, fleet, is_running, kill, listed
+from tests.support import launch
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
@@ -56,7 +57,7 @@ def until_both_run(server: Server, begin: Callable[[], object]) -> None:
 def osd(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "osd.cli.main", *arguments]
     environment = {"OSD_STORAGE__DIRECTORY": str(server.data), "PATH": "/usr/bin", "COLUMNS": "300"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return launch.run(command, env=environment)
 
 
 def test_connections_are_spread_and_every_answer_is_the_same(server: Server) -> None:
