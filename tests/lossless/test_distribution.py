@@ -90,12 +90,12 @@ def p_value(seen: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], floa
 
 
 CASES = [
-    (Sampling(0.7), 2, 8),
-    (Sampling(1.0), 2, 8),
+    (Sampling(0.7), 2, 64),
+    (Sampling(1.0), 2, 64),
     (Sampling(1.0), 1, 3),
-    (Sampling(1.0), 0, 8),
-    (Sampling(1.0, top_k=4), 2, 8),
-    (Sampling(1.0, top_p=0.8), 2, 8),
+    (Sampling(1.0), 0, 64),
+    (Sampling(1.0, top_k=4), 2, 64),
+    (Sampling(1.0, top_p=0.8), 2, 64),
     (Sampling(0.7, top_k=6, top_p=0.9), 2, 1),
     (Sampling(0.7, top_k=3), 1, 8),
 ]
@@ -111,7 +111,7 @@ def test_two_tokens_follow_the_target(pair: Pair, sampling: Sampling, gamma: int
 def test_this_test_would_see_the_draft_speaking(pair: Pair) -> None:
     """The same samples against the draft's own distribution fail by far, so the test can tell them apart."""
     swapped = Pair(pair.draft, pair.draft, None, frozenset())
-    assert p_value(sample(pair, Sampling(1.0), 2, 8), exact(swapped, Sampling(1.0))) < LEVEL
+    assert p_value(sample(pair, Sampling(1.0), 2, 64), exact(swapped, Sampling(1.0))) < LEVEL
 
 
 class Declining(FixedController):
@@ -128,19 +128,19 @@ class Declining(FixedController):
 
 
 def test_declining_on_the_peak_keeps_the_distribution(pair: Pair) -> None:
-    seen = sample(pair, Sampling(1.0), 2, 8, Declining(2, "peak"))
+    seen = sample(pair, Sampling(1.0), 2, 64, Declining(2, "peak"))
     assert p_value(seen, exact(pair, Sampling(1.0))) > LEVEL
 
 
 def test_declining_on_what_was_drawn_would_not(pair: Pair) -> None:
     """Why a token may be declined on its peak only: unlikely tokens would be drawn twice."""
-    seen = sample(pair, Sampling(1.0), 2, 8, Declining(2, "confidence"))
+    seen = sample(pair, Sampling(1.0), 2, 64, Declining(2, "confidence"))
     assert p_value(seen, exact(pair, Sampling(1.0))) < LEVEL
 
 
 def test_goodput_keeps_the_distribution(pair: Pair) -> None:
     settings = settings_of(gamma__initial=2, gamma__max=3)
-    seen = sample(pair, Sampling(1.0), 2, 8, make_controller(settings.gamma, CostModel(), "goodput"))
+    seen = sample(pair, Sampling(1.0), 2, 64, make_controller(settings.gamma, CostModel(), "goodput"))
     assert p_value(seen, exact(pair, Sampling(1.0))) > LEVEL
 
 

@@ -88,7 +88,7 @@ def test_two_tokens_follow_the_target(kind: str, monkeypatch: pytest.MonkeyPatch
     """And they do not follow the draft: so the test can tell them apart."""
     monkeypatch.setattr("tests.lossless.test_distribution.SAMPLES", 600)
     pair = encoder_decoder_pair(kind, noise=0.5, vocabulary=9)
-    seen, expected = sample(pair, HOW, 2, 8), exact(pair, HOW)
+    seen, expected = sample(pair, HOW, 2, 64), exact(pair, HOW)
     assert sum(expected.values()) == pytest.approx(1.0)
     assert len([p for p in expected.values() if p > 0.005]) >= 12
     assert p_value(seen, expected) > LEVEL

@@ -208,10 +208,10 @@ def test_a_bounded_cache_keeps_hidden_states_too() -> None:
 
 
 CASES = [
-    ("eagle", "tree", Sampling(1.0), 8, None),
+    ("eagle", "tree", Sampling(1.0), 64, None),
     pytest.param("eagle", "tree", Sampling(0.7, top_k=6, top_p=0.9), 3, None, marks=pytest.mark.long),
-    ("eagle3", "tree", Sampling(1.0), 8, (1, 2, 4, 5, 8)),
-    ("medusa", "tree", Sampling(1.0), 8, None),
+    ("eagle3", "tree", Sampling(1.0), 64, (1, 2, 4, 5, 8)),
+    ("medusa", "tree", Sampling(1.0), 64, None),
     pytest.param("eagle", "causal", Sampling(0.8), 8, (1, 2, 4, 5, 8), marks=pytest.mark.long),
     pytest.param("medusa", "causal", Sampling(1.0), 1, None, marks=pytest.mark.long),
 ]
@@ -273,7 +273,7 @@ def test_leaving_out_what_was_drawn_for_what_it_is_would_be_seen(monkeypatch: py
         return new
 
     monkeypatch.setattr(FeatureTrees, "_draw", likeliest)
-    assert p_value(sample(pair, "tree", Sampling(1.0), 8)[0], exact(pair, Sampling(1.0))) < LEVEL
+    assert p_value(sample(pair, "tree", Sampling(1.0), 64)[0], exact(pair, Sampling(1.0))) < LEVEL
 
 
 def test_greedy_rows_and_rows_that_sample_share_a_batch() -> None:

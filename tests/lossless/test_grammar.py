@@ -181,7 +181,7 @@ def exact(pair: Pair, sampling: Sampling) -> dict[tuple[int, ...], float]:
 ])  # fmt: skip
 def test_texts_have_the_masked_targets_distribution(kind: str, sampling: Sampling) -> None:
     pair = grammar_pair(noise=0.35)
-    engine = engine_of(pair, kind, {}, serve__max_batch=8, gamma__initial=2)
+    engine = engine_of(pair, kind, {}, serve__max_batch=64, gamma__initial=2)
     base = Request(PROMPT, 8, grammar=FEW)
     requests = (replace(base, id=str(seed), sampling=replace(sampling, seed=seed)) for seed in range(SAMPLES))
     seen = Counter(completion.tokens for completion in engine.run(requests))

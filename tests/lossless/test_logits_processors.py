@@ -139,7 +139,7 @@ BIAS = {2: 1.5, 6: -2.0}
 PENALISED = Sampling(1.0, repetition_penalty=1.6, presence_penalty=1.2, frequency_penalty=0.8, logit_bias=BIAS)
 CASES = [
     ("causal", replace(PENALISED, top_k=5, min_p=0.1), 5),
-    ("branching", replace(PENALISED, top_p=0.9), 8),
+    ("branching", replace(PENALISED, top_p=0.9), 64),
     pytest.param("causal", Sampling(1.0, repetition_penalty=1.8), 8, marks=pytest.mark.long),
     pytest.param("causal", Sampling(0.8, presence_penalty=2.0, frequency_penalty=-1.0), 8, marks=pytest.mark.long),
     pytest.param("causal", Sampling(1.0, min_p=0.15), 8, marks=pytest.mark.long),
@@ -157,7 +157,7 @@ def test_two_tokens_follow_the_processed_target(small: Pair, kind: str, sampling
 
 def test_leaving_the_target_as_it_is_would_be_seen(small: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("osd.verification.verify.process_target", lambda scored, rows, draft: scored)
-    seen = sample(engine_of(small, "causal", {}, gamma__initial=2), PENALISED)
+    seen = sample(engine_of(small, "causal", {}, serve__max_batch=64, gamma__initial=2), PENALISED)
     assert p_value(seen, exact(small, PENALISED, BIAS)) < LEVEL
 
 

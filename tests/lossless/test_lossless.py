@@ -23,15 +23,28 @@ def serve(engine: Engine, asked: list[Request]) -> list[list[int]]:
     return [done[request.id] for request in asked]
 
 
-@pytest.mark.parametrize("most", [0, MOST_ALONE])
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_every_architecture_in_ragged_batches(kind: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+SIZES = ((1, 3, 8), (2, 5))
+"""Each family is tried with all of them, and each of them in both ways; families × sizes × ways are for -m long."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "sizes"),
+    [
+        pytest.param(kind, most, SIZES[i], marks=() if (number + bool(most) + i) % 2 == 0 else pytest.mark.long)
+        for number, kind in enumerate(CONFIGS)
+        for most in (0, MOST_ALONE)
+        for i in (0, 1)
+    ],
+)
+def test_every_architecture_in_ragged_batches(
+    kind: str, most: int, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With layers' products by PyTorch, and compiled with the rest of a layer."""
     monkeypatch.setattr("osd.models.llama_forward_compiled.MOST_ALONE", most)
     pair = random_pair(kind)
     asked = [Request(p, max_new_tokens=8 + 4 * i) for i, p in enumerate(prompts(9, seed=3))]
     expected = [alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in asked]
-    for batch in (1, 2, 3, 5, 8):
+    for batch in sizes:
         engine = Engine(
             pair, settings_of(serve__max_batch=batch, serve__max_length=96, gamma__rule="fixed", gamma__initial=4)
         )

@@ -62,10 +62,10 @@ def sample(engine: Engine, sampling: Sampling) -> Counter[tuple[int, ...]]:
 
 
 CASES = [
-    (TreeDrafter, Sampling(1.0), 2, 8),
+    (TreeDrafter, Sampling(1.0), 2, 64),
     (TreeDrafter, Sampling(0.7, top_k=6, top_p=0.9), 2, 8),
-    (BranchingDrafter, Sampling(1.0), 2, 8),
-    (BranchingDrafter, Sampling(0.7, top_p=0.8), 1, 8),
+    (BranchingDrafter, Sampling(1.0), 2, 64),
+    (BranchingDrafter, Sampling(0.7, top_p=0.8), 1, 64),
     (BranchingDrafter, Sampling(1.0, top_k=4), 2, 5),
 ]
 
@@ -82,7 +82,7 @@ def test_a_rule_that_takes_certain_tokens_for_drawn_ones_would_be_seen(
 ) -> None:
     """The first certain token of every node is kept with chance min(1, p / q): too often."""
     monkeypatch.setattr("osd.verification.verify_trees.tables", take_for_drawn)
-    seen = sample(engine_of(pair, BranchingDrafter, 2, 8), Sampling(1.0))
+    seen = sample(engine_of(pair, BranchingDrafter, 2, 64), Sampling(1.0))
     assert p_value(seen, exact(pair, Sampling(1.0))) < LEVEL
 
 

@@ -11,7 +11,7 @@ from osd.models.features.decoder import feature_model, feature_target
 from osd.models.features.new import new_feature_draft
 from osd.models.features.target import read_features
 from osd.models.pair import Pair
-from tests.support.models import VOCABULARY, model_of, random_module
+from tests.support.models import VOCABULARY, identity, model_of, random_module
 
 BATCH, LENGTH = 32, 24
 
@@ -23,12 +23,27 @@ def texts(module: Any, vocabulary: int) -> torch.Tensor:
     return module.generate(start, attention_mask=torch.ones_like(start), **told)
 
 
+LEARNED: dict[tuple[object, ...], dict[str, torch.Tensor]] = {}
+"""Weights by kind, target, steps, seed and tokens: what was learned once is not learned again."""
+
+
 @torch.inference_mode(False)
-@torch.enable_grad()
 def trained(kind: str, target: Any, steps: int = 40, seed: int = 0, token_map: list[int] | None = None) -> Any:
     """A draft after some steps of learning what the target says, to the target's own distribution."""
     read = feature_target(target)
-    draft = new_feature_draft(kind, read, token_map=token_map, seed=seed).requires_grad_(True)
+    draft = new_feature_draft(kind, read, token_map=token_map, seed=seed)
+    key = kind, identity(target.module), steps, seed, tuple(token_map or ())
+    if key not in LEARNED:
+        learn(draft, read, target, steps, token_map)
+        LEARNED[key] = {name: weight.detach().clone() for name, weight in draft.state_dict().items()}
+    draft.load_state_dict(LEARNED[key])
+    return draft.requires_grad_(False)
+
+
+@torch.enable_grad()
+def learn(draft: Any, read: Any, target: Any, steps: int, token_map: list[int] | None) -> None:
+    """Teach a draft in place."""
+    draft.requires_grad_(True)
     tokens = texts(target.module, read.vocab_size)
     features, logits = read_features(target.module, tokens, draft.feature_layers(target.module))
     optimizer = torch.optim.Adam(draft.parameters(), lr=1e-2)
@@ -42,7 +57,6 @@ def trained(kind: str, target: Any, steps: int = 40, seed: int = 0, token_map: l
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return draft.requires_grad_(False)
 
 
 @cache

@@ -201,7 +201,7 @@ def test_sampled_text_follows_the_target_while_a_head_ends_rounds(sampling: Samp
     """As in test_distribution: chi-square at 1e-4 over all texts of two tokens; false alarms 2 in 10,000 seeds."""
     pair = random_pair("llama", noise=0.35, vocabulary=9)
     engine = serve(
-        pair, random_head(seed=2), serve__max_batch=8, gamma__initial=3, gamma__max=3, gamma__specdecpp__threshold=0.3
+        pair, random_head(seed=2), serve__max_batch=64, gamma__initial=3, gamma__max=3, gamma__specdecpp__threshold=0.3
     )
     plain = Request(PROMPT, max_new_tokens=5, ignore_eos=True)
     asked = (replace(plain, id=str(seed), sampling=replace(sampling, seed=seed)) for seed in range(SAMPLES))

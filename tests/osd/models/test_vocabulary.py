@@ -116,7 +116,7 @@ def test_samples_follow_the_target(sampling: Sampling) -> None:
     shared = check_vocabularies(target, draft, *wide)
     assert shared is not None and shared.barred.tolist() == [4, 8] and shared.stand_ins.tolist()[4::4] == [0, 0]
     pair = Pair(target, replace(draft, shared=shared), None, frozenset())
-    engine = Engine(pair, settings_of(serve__max_batch=8, serve__max_length=64, gamma__rule="fixed", gamma__initial=3))
+    engine = Engine(pair, settings_of(serve__max_batch=64, serve__max_length=64, gamma__rule="fixed", gamma__initial=3))
     requests = (
         Request(PROMPT, 3, sampling=replace(sampling, seed=seed), id=str(seed), ignore_eos=True) for seed in range(1500)
     )

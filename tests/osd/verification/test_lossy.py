@@ -174,7 +174,7 @@ def test_the_first_token_has_the_distribution_that_the_rule_gives(mode: str) -> 
     own: that is what makes it lossy."""
     pair = random_pair("llama", noise=0.35, vocabulary=V)
     settings = settings_of(
-        serve__max_batch=8, serve__max_length=32, gamma__rule="fixed", gamma__initial=1, serve__lossy=mode
+        serve__max_batch=64, serve__max_length=32, gamma__rule="fixed", gamma__initial=1, serve__lossy=mode
     )
     p, q = distributions(pair)
     bar = min(0.09, 0.3 * math.exp(float((p * p.log()).sum())))
