@@ -30,13 +30,22 @@ def compiled_in(folder: Path, **variables: str) -> list[str]:
     return done.stdout.split("\n")[:2]
 
 
-def test_another_process_compiles_and_this_one_finds_it(tmp_path: Path) -> None:
-    assert compiled_in(tmp_path) == ["run_layer 1 0", "look_back 1 0"]
-    assert compiled_in(tmp_path) == ["run_layer 1 0", "look_back 1 0"]  # and so does the next
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a process has found nothing, and another compiled for it."""
+    made = tmp_path_factory.mktemp("code")
+    assert compiled_in(made) == ["run_layer 1 0", "look_back 1 0"]
+    return made
 
 
-def test_the_other_one_compiles_itself(tmp_path: Path) -> None:
-    assert compiled_in(tmp_path, **{INSIDE: "1"}) == ["run_layer 0 1", "look_back 0 1"]
+def test_another_process_compiles_and_this_one_finds_it(folder: Path) -> None:
+    assert {path.name.partition("-")[0] for path in folder.rglob("*.nbi")} >= {"llama.run_layer", "llama.look_back"}
+
+
+def test_the_other_one_compiles_itself_and_finds_what_is_there(folder: Path) -> None:
+    for path in folder.rglob("llama.run_layer*.nbi"):
+        path.unlink()
+    assert compiled_in(folder, **{INSIDE: "1"}) == ["run_layer 0 1", "look_back 1 0"]
 
 
 def test_what_is_kept_needs_nobody_and_neither_does_what_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
