@@ -45,6 +45,7 @@ def test_imports_that_run_upwards_are_found(tmp_path: Path) -> None:
     for path, above in TURNED_ROUND.items():
         assert f"{path.removesuffix('.py').replace('/', '.')} -> {above}" in done.stdout, done.stdout
 
+
 LIGHT = (
     "storage.store", "router.fixed", "osd.cli.main", "osd.cli.stats", "osd.prompts", "trainer.__main__",
     "trainer.routes.apply", "osd.server.upstream.run",
