@@ -15,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from tests.support.waiting import until
+
 if TYPE_CHECKING:
     import pytest
 
@@ -94,14 +96,15 @@ def ask(request: Mapping[str, object], fds: Sequence[int]) -> int:
 
 @functools.cache
 def zygote() -> socket.socket:
-    """What it is asked through; it ends when the socket is closed."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """What it is asked through; it ends when all workers of the run have closed theirs."""
+    address = f"osd-zygote-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith("OSD_")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.zygote", str(its.fileno())], pass_fds=[its.fileno()], cwd=ROOT,
-        env={**surroundings, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, start_new_session=True,
+        [sys.executable, "-m", "tests.support.zygote", address], cwd=ROOT, start_new_session=True,
+        env={**surroundings, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    its.close()
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    until(lambda: ours.connect_ex(f"\0{address}") == 0, "somebody listens")
 
     def end() -> None:
         ours.close()

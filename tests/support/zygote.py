@@ -1,8 +1,8 @@
 """A process that has imported what osd's own processes import, and forks one of them for each that a test starts.
 
 Importing torch and transformers takes seconds of a core, and the suite starts some hundred processes. Each is a real
-one, with a pid, a session, signals and an end of its own; only its imports were done before. See
-tests/support/launch.py."""
+one, with a pid, a session, signals and an end of its own; only its imports were done before. All workers of a run ask
+the same one. See tests/support/launch.py."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -26,37 +27,58 @@ PRELOADED = (
 """Not the modules that are run: those begin anew."""
 FDS = 4
 """Of a request: standard input, output, error, and where its exit status is written."""
+PATIENCE = 60.0
+"""Seconds until the first must have come."""
 LOOK_SECONDS = 0.02
 """Between two looks at which have ended."""
 
 
-def main(control: socket.socket) -> None:
-    """Fork what is asked for, until nobody asks any more."""
+def main(address: str) -> None:
+    """Fork what is asked for, until nobody is left who may ask. Ends at once where another listens already."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(f"\0{address}")
+    except OSError:
+        return
+    listener.listen()
+    listener.settimeout(PATIENCE)
     for name in PRELOADED:
         __import__(name)
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for pytest
     waiting: dict[int, int] = {}
-    control.settimeout(LOOK_SECONDS)
-    while True:
+    controls = [listener.accept()[0]]
+    while controls:
         reap(waiting)
-        try:
-            request, fds = receive(control)
-        except TimeoutError:
-            continue
-        if not request:
-            return
-        if (pid := os.fork()) == 0:
-            become(request, fds, [control.fileno(), *waiting.values()])
-        waiting[pid] = fds[-1]
-        for fd in fds[:-1]:
-            os.close(fd)
+        for ready in select.select([listener, *controls], (), (), LOOK_SECONDS)[0]:
+            if ready is listener:
+                controls.append(listener.accept()[0])
+            elif not answer(ready, waiting, [listener, *controls]):
+                controls.remove(ready)
+                ready.close()
+
+
+def answer(control: socket.socket, waiting: dict[int, int], ours: list[socket.socket]) -> bool:
+    """Fork what is asked for; whether anything was."""
+    request, fds = receive(control)
+    if not request:
+        return False
+    if (pid := os.fork()) == 0:
+        become(request, fds, [*(each.fileno() for each in ours), *waiting.values()])
+    waiting[pid] = fds[-1]
+    for fd in fds[:-1]:
+        os.close(fd)
+    with suppress(OSError):  # who asked may be gone
         control.sendall(pid.to_bytes(4, "big"))
+    return True
 
 
 def receive(control: socket.socket) -> tuple[dict[str, object], list[int]]:
     """A request and its files; nothing at the end."""
-    data, fds, _, _ = socket.recv_fds(control, 1 << 20, FDS)
+    try:
+        data, fds, _, _ = socket.recv_fds(control, 1 << 20, FDS)
+    except ConnectionError:  # a worker that was killed
+        return {}, []
     return (json.loads(data) if data else {}), fds
 
 
@@ -115,4 +137,4 @@ def run(module: str) -> int:
 
 
 if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))
+    main(sys.argv[1])
