@@ -61,6 +61,6 @@ def test_what_is_kept_needs_nobody_and_neither_does_what_cannot_be_kept(monkeypa
 def test_a_process_that_fails_leaves_things_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("osd.kernels.code_cache.is_kept", lambda function: False)
     monkeypatch.delenv(INSIDE, raising=False)
-    apart(llama.look_back, "osd.models.llama_forward_compiled:nothing_of_the_kind")
+    apart(llama.look_back, "osd.kernels.host:nothing_of_the_kind")
     monkeypatch.setattr(sys, "executable", "/nowhere")
     apart(llama.look_back, "osd.models.llama_forward_compiled:compile_parts")
