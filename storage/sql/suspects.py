@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.records import RunState
-from storage.sql.database import Database, changed_rows
+from storage.sql.database import Database, changed_rows, chunks
 from storage.sql.tables import RunRow, SampleRow
 
 FAILURES = 3
@@ -86,6 +86,12 @@ class SuspectList:
         with self._db.session() as session:
             done = session.execute(update(SampleRow).where(*wanted).values(set_aside=reason[:REASON_LENGTH]))
             return changed_rows(done)
+
+    def set_aside(self, request_ids: Sequence[str], reason: str) -> None:
+        """Set requests aside, from training and judging."""
+        with self._db.session() as session:
+            for some in chunks(request_ids):
+                session.execute(update(SampleRow).where(SampleRow.request_id.in_(some)).values(set_aside=reason))
 
     def list(self, limit: int = 20) -> list[SetAside]:
         """Return the newest requests that were set aside."""

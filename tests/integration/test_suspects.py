@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from storage.errors import OsdError, SegmentDamaged, StoreWriteFailed, TrainingFailed
@@ -11,7 +13,7 @@ from storage.settings import Settings
 from storage.sql.tables import RunRow
 from storage.store import Store
 from tests.trainer.conftest import Traffic
-from trainer.distil import draft_learner
+from trainer.distil import collate, draft_learner
 from trainer.distil.loop import run_once
 from trainer.worker.schedule import TrainingSchedule
 
@@ -132,6 +134,53 @@ def test_a_segment_that_cannot_be_read_is_set_aside_whole(
     aside = drafted.suspects.list()
     assert {each.request_id for each in aside} == {each.request_id for each in lost}
     assert "osd replay purge --segment" in aside[0].reason
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize("fault", [-3, 0, 10_000, 1_000_000])
+def test_positions_that_are_no_places_are_set_aside_by_name_and_the_run_succeeds(
+    drafted: Store, settings: Settings, traffic: Traffic, fault: int, held_out: bool
+) -> None:
+    """In the middle, where neither the first nor the last position tells of it; of learners and of judges."""
+    (whole,) = drafted_one = traffic(1, held_out=held_out, tenant="gone")
+    drafted.samples.purge(request_id=whole.request_id)
+    positions = whole.positions.copy()
+    positions[len(positions) // 2] = fault
+    drafted.samples.add([replace(drafted_one[0], request_id=new_id(), positions=positions)])
+    good = traffic(10, held_out=False)
+    run = run_once(drafted, settings, "default", "me")
+    assert run is not None and run.state in (RunState.PUBLISHED, RunState.REJECTED)
+    (aside,) = drafted.suspects.list()
+    assert "not places" in aside.reason and aside.request_id not in {each.request_id for each in good}
+
+
+@pytest.mark.parametrize("which", ["learner", "judge", "replayed"])
+def test_what_fails_a_run_is_found_wherever_it_is_and_nobody_else_is_blamed(
+    drafted: Store, settings: Settings, traffic: Traffic, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """A fault that nobody thought of, in what a batch is made of."""
+    real = collate.collate
+
+    def failing(samples: list[RequestSamples], *arguments: object) -> object:
+        if any(each.tenant == "poison" for each in samples):
+            raise IndexError("out of range")
+        return real(samples, *arguments)  # type: ignore[arg-type]
+
+    if which == "replayed":
+        bad = traffic(1, held_out=False, **POISON)
+        traffic(9, held_out=False)
+        assert RunState.FAILED not in turns(drafted, settings)
+    for module in ("scores", "epoch"):
+        monkeypatch.setattr(f"trainer.distil.{module}.collate", failing)
+    good = traffic(5, held_out=False)
+    if which != "replayed":
+        bad = traffic(1, held_out=which == "judge", **POISON)
+    good += traffic(5, held_out=False)
+    states = turns(drafted, settings)
+    assert states.count(RunState.FAILED) == 1 and states[0] is RunState.FAILED
+    assert [each.request_id for each in drafted.suspects.list()] == [bad[0].request_id]
+    learned = {each for run in drafted.runs.list() if run.state is not RunState.FAILED for each in run.request_ids}
+    assert {each.request_id for each in good} <= learned
 
 
 def test_a_run_that_a_full_disk_ended_blames_no_request(

@@ -100,7 +100,7 @@ def gather(store: Store, run: TrainingRun, learn: LearnSettings, readable: Reada
     """
     replayed = _replayed(store, run, learn)
     store.runs.note_replayed(run, replayed)
-    new, old = (store.samples.read(ids) for ids in (run.request_ids, replayed))
+    new, old = (read_sound(store, ids) for ids in (run.request_ids, replayed))
     claimed_now, before = readable.among(new), readable.among(old)
     if not claimed_now and readable.lessons is not None and usable(new, readable.vocab_size, readable.positions):
         raise FeaturesNotKept(reason=f"Of {len(new)} requests that wait none has them at every position.")
@@ -136,11 +136,24 @@ def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
     if not len(samples):
         return False
     ids = samples.tokens.min(), samples.topk_ids.min(), samples.tokens.max() + 1, samples.topk_ids.max() + 1
-    positions = samples.positions[0] >= 1 and samples.positions[-1] < len(samples.tokens)
     mass = np.exp(samples.topk_logprobs.astype(np.float32)).sum(axis=1) + samples.outside
     branches = samples.branches is None or _branches_are_usable(samples.branches, vocab_size)
     whole = (abs(mass - 1) < WHOLE).all()
-    return bool(min(ids) >= 0 and max(ids) <= vocab_size and positions and whole and branches)
+    return bool(min(ids) >= 0 and max(ids) <= vocab_size and is_sound(samples) and whole and branches)
+
+
+def is_sound(samples: RequestSamples) -> bool:
+    """Return whether a request's positions are places in its text, in order: else no draft can learn from it."""
+    places = np.concatenate([[0], samples.positions.astype(np.int64), [len(samples.tokens)]])
+    return bool((np.diff(places) > 0).all())
+
+
+def read_sound(store: Store, request_ids: Sequence[str]) -> list[RequestSamples]:
+    """Read requests, and set aside, by name, those that no draft can learn from."""
+    found = store.samples.read(request_ids)
+    broken = [s.request_id for s in found if not is_sound(s)]
+    store.suspects.set_aside(broken, "its positions are not places in its text")
+    return [s for s in found if s.request_id not in broken]
 
 
 def _branches_are_usable(branches: Branches, vocab_size: int) -> bool:
@@ -182,7 +195,7 @@ def read_since(store: Store, request_ids: Sequence[str], since: float) -> list[R
     """Read requests given newest first until one is older than ``since``; return those that are not."""
     found: list[RequestSamples] = []
     for i in range(0, len(request_ids), CHUNK):
-        some = store.samples.read(request_ids[i : i + CHUNK])
+        some = read_sound(store, request_ids[i : i + CHUNK])
         found += [s for s in some if s.created_at >= since and len(s)]
         if any(s.created_at < since for s in some):
             break

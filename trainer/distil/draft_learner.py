@@ -10,6 +10,7 @@ needs no training.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, cast
@@ -28,7 +29,7 @@ from osd.models.model import eos_ids
 from osd.models.pair import serving_dtype
 from storage.insights.tokens import TokenUse, token_use
 from storage.names import draft_of
-from storage.records import DraftVersion, TrainingRun
+from storage.records import DraftVersion, RequestSamples, TrainingRun
 from storage.settings import Settings
 from storage.store import Store
 from trainer.devices import training_device
@@ -39,6 +40,7 @@ from trainer.distil.optimizer import adamw, moments_of
 from trainer.distil.processes import distil_on_devices
 from trainer.distil.publish import kind_trained, stage, where_to_start
 from trainer.distil.resident import ResidentModels
+from trainer.distil.scores import score
 from trainer.distil.step import NothingToLearn
 from trainer.distil.teacher import learning_of
 from trainer.interval import claim_terms, head_terms
@@ -54,6 +56,8 @@ class DraftLearner:
     """A draft, for one run. See :class:`trainer.distil.loop.Learner`."""
 
     run: TrainingRun
+    _asked: Sequence[RequestSamples] = ()
+    """Learners, then judges: those of the step under way."""
 
     def __init__(self, store: Store, settings: Settings, draft: str, resident: ResidentModels) -> None:
         """``settings`` may be overridden by the draft's own ``[learn]``. Raises UnknownDraft."""
@@ -113,6 +117,7 @@ class DraftLearner:
         self._current = self._resident.serving(self._parent, self._device) or self._as_served(
             load_current(self._store, self._parent, self._device, self._target)
         )
+        self._asked = self._material.all
         self._first = self._judge_claimed(lease)
         facts: dict[str, Any] = {}
         if isinstance(self.candidate, FeatureDraft) and self._target is not None:
@@ -149,11 +154,24 @@ class DraftLearner:
         """Compare the stored candidate with what serves, on requests that it has not seen."""
         gate, tested = self.settings.gate, len(self._material.claimed) if self._first else 0
         judges = call_judges(self._store, self.run, self._material, gate, self._readable, tested)
+        self._asked = judges.all
         self._stored = stored_as(self.candidate, self._folder).train(False)
         second = score_both(self._current, self._as_served(self._stored), judges.all, lease.keep, self._lessons)
         verdict = judge([self._first, second], gate)
         verdict.evidence.update(judges.counts, tested_first=tested)
         return verdict
+
+    def culprits(self) -> list[str]:
+        """Return the requests of the step under way on which even the draft that serves fails; none where it fails on
+        all."""
+        found = [s.request_id for s in self._asked if not self._can_score(s)]
+        return found if len(found) < len(self._asked) else []
+
+    def _can_score(self, samples: RequestSamples) -> bool:
+        try:
+            return bool(np.isfinite(score(self._current, [samples], lessons=self._lessons).expected).all())
+        except Exception:  # whatever it is, it would end the next run too
+            return False
 
     def prove(self, version: DraftVersion) -> None:
         """Load the version as servers do, and compare it with what the gate measured."""

@@ -70,6 +70,10 @@ class Learner(Protocol):
         """Compare the candidate with what serves."""
         ...
 
+    def culprits(self) -> list[str]:
+        """Return the requests, learners or judges, that are known to have made a step fail."""
+        ...
+
     def prove(self, version: DraftVersion) -> None:
         """Load what is to be published as servers do, and raise where that is not what was judged."""
         ...
@@ -103,7 +107,7 @@ def run_once(
     if run is None:
         return None
     lease = Lease(store, run, settings.trainer.lease_seconds, control)
-    return _conduct(store, run, lambda: _train(store, learns, run, lease))
+    return _conduct(store, run, lambda: _train(store, learns, run, lease), learns.culprits)
 
 
 def _train(store: Store, learner: Learner, run: TrainingRun, lease: Lease) -> TrainingRun:
@@ -123,7 +127,9 @@ def _train(store: Store, learner: Learner, run: TrainingRun, lease: Lease) -> Tr
         return ended
 
 
-def _conduct(store: Store, run: TrainingRun, train: Callable[[], TrainingRun]) -> TrainingRun:
+def _conduct(
+    store: Store, run: TrainingRun, train: Callable[[], TrainingRun], culprits: Callable[[], list[str]]
+) -> TrainingRun:
     """Run ``train``, and end the run in order when that fails; returns and raises as :func:`run_once`."""
     try:
         return train()
@@ -151,7 +157,11 @@ def _conduct(store: Store, run: TrainingRun, train: Callable[[], TrainingRun]) -
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, NotFinite) else f"{type(error).__name__}: {error}"
-        _fail(store, run, reason, blame=True)
+        if known := culprits():
+            with suppress(StoreError):
+                store.suspects.set_aside(known, reason)
+            reason = f"{reason} (set aside: {', '.join(known)})"
+        _fail(store, run, reason, blame=not known)
         raise TrainingFailed(run=run.id, draft=run.draft, reason=reason) from error
 
 

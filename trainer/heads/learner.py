@@ -38,7 +38,7 @@ from storage.settings import GateSettings, LearnSettings, Settings
 from storage.store import Store
 from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, positions_of, vocab_size
-from trainer.distil.data import read_since, usable
+from trainer.distil.data import read_since, read_sound, usable
 from trainer.distil.distil import DistilProgress
 from trainer.distil.gate import GateDecision, compare, finite
 from trainer.distil.optimizer import moments_of
@@ -80,7 +80,7 @@ class HeadLearner:
         store, draft = self._store, self._draft
         current, interval = store.versions.current(draft), head_interval(store, self.settings, draft)
         first = store.samples.recent(draft, limit=interval, holdout=False)
-        items = [item for item in map(drafted_of, store.samples.read(first)) if item]
+        items = [item for item in map(drafted_of, read_sound(store, first)) if item]
         if len(first) < interval or not items:
             return False
         mean = sum(float(item.chances.sum()) for item in items) / sum(map(len, items))
@@ -130,11 +130,11 @@ class HeadLearner:
         """
         store, samples, draft, run = self._store, self._store.samples, self._draft, self.run
         limit = self.settings.gate.requests
-        new = samples.read(run.request_ids)
+        new = read_sound(store, run.request_ids)
         oldest = min((s.created_at for s in new), default=0.0)
         replayed = samples.recent(draft, limit=self.settings.learn.replay_requests, holdout=False, before=oldest)
         store.runs.note_replayed(run, replayed)
-        old = samples.read(replayed)
+        old = read_sound(store, replayed)
         since = min((s.created_at for s in new + old), default=0.0)
         held_out = read_since(store, samples.recent(draft, limit=limit, holdout=True), since)
         later = read_since(store, samples.recent(draft, limit=limit, holdout=False), run.settings[TAKEN_UNTIL])
@@ -177,6 +177,10 @@ class HeadLearner:
     def remember(self, version: DraftVersion) -> None:
         """Keep Adam's moments."""
         self._resident.memory.keep(self.run.draft, version.id, moments_of(self._optimizer))
+
+    def culprits(self) -> list[str]:
+        """Name none: of a request that a head cannot learn from no example is made."""
+        return []
 
     def keep(self, version: DraftVersion, verdict: GateDecision) -> None:
         """Keep nothing more: heads are small, and are read again."""
