@@ -283,6 +283,15 @@ def trainers(here: CommandContext) -> Iterator[CheckResult]:
             yield warning("trainers", "none lives: what is served is kept, and not learned from", "osd trainer")
 
 
+def drafting(here: CommandContext) -> Iterator[CheckResult]:
+    """Look for drafts that draft nothing any more."""
+    from storage.insights.recent import undrafted
+
+    mend = "`osd stats acceptance --by version,hour` shows since when; train it, or serve another draft"
+    with suppress(OsdError), here.store_as_it_is() as store:
+        yield from (warning("drafting", said, mend) for said in (undrafted(store.db) if store else ()))
+
+
 # -------------------------------------------------------------------------------------- the broker
 
 

@@ -19,7 +19,7 @@ MARKS = {OK: "✓", WARNING: "!", BROKEN: "✗"}
 COLUMNS = columns({"state": Format(MARKS.__getitem__)}, state="", part="part", found="found")
 Check = Callable[[CommandContext], Iterator[CheckResult]]
 BEFORE_BROKER: tuple[Check, ...] = (checks.disk, checks.database, checks.places, checks.weights)
-AFTER_BROKER: tuple[Check, ...] = (checks.trainers, serving_checks.ports)
+AFTER_BROKER: tuple[Check, ...] = (checks.trainers, checks.drafting, serving_checks.ports)
 WITH_TORCH: tuple[Check, ...] = (checks.device, serving_checks.choices, serving_checks.pair)
 """They come last, with what the others found printed: to import PyTorch and load the pair takes seconds."""
 

@@ -122,13 +122,16 @@ def acceptance(
     `osd stats acceptance --by route,hour --since 2d --csv`,
     `osd stats acceptance --by route,day --picture alpha.png`
     """
+    from storage.insights.recent import undrafted
     from storage.insights.service import Answers
 
     names, window = _names(by), wanted.window()
     with here.store() as store:
         found = Answers(store).acceptance(window, names)
         modes = {lossy_mode(str(row.by["controller"])) for row in Answers(store).acceptance(window, ["controller"])}
-        holds = holds_of(store, wanted.draft)
+        holds, quiet = holds_of(store, wanted.draft), undrafted(store.db)
+    for said in quiet:
+        note(said)
     _tell_lossy(modes - {""})
     rows = [row.as_dict() for row in found]
     which = "yet" if wanted == OutcomeFilter() else "that fit these options"

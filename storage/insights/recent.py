@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, case, func, select
 
 from storage.insights.statistics import Bucket
 from storage.outcomes.outcome_window import hurry
@@ -40,6 +41,8 @@ def served(db: Database, version: str, since: float, limit: int) -> list[ServedP
         return [ServedPart(*row) for row in session.execute(query.order_by(OutcomeRow.id.desc()).limit(limit))]
 
 
+QUIET = 20
+"""Newest requests without a drafted token after which a draft is said to draft nothing."""
 SUMS = ("requests", "rounds", "drafted", "accepted", "rejections", "draft_ms", "verify_ms")
 
 
@@ -78,6 +81,28 @@ def judged_requests(db: Database, draft: str, since: float, limit: int) -> list[
     with db.session(read_only=True) as session:
         hurry(session)
         return [(at, (accepted, accepted + rejections)) for at, accepted, rejections in session.execute(query)]
+
+
+def undrafted(db: Database) -> list[str]:
+    """Return what there is to say of each draft that served the newest requests and drafted nothing for ``QUIET`` of
+    them: its α is 0 ÷ 0, and no fall of it is ever seen."""
+    row, said = OutcomeRow, []
+    newest = select(row.draft_version).order_by(row.id.desc()).limit(QUIET)
+    known = row.draft_version.in_(select(VersionRow.id)) & row.draft_version.in_(newest.scalar_subquery())
+    last = select(row.draft_version, func.max(case((row.drafted > 0, row.id), else_=0))).where(known)
+    with db.session(read_only=True) as session:
+        for version, at in session.execute(last.group_by(row.draft_version)).all():
+            own, accepted, refused = row.draft_version == version, func.sum(row.accepted), func.sum(row.rejections)
+            quiet = select(func.sum(row.requests), func.min(row.finished_at), func.max(row.controller))
+            requests, since, rule = session.execute(quiet.where(own, row.id > at)).one()
+            if requests is None or requests < QUIET:
+                continue
+            right, wrong = session.execute(select(accepted, refused).where(own, row.id <= at)).one()
+            alpha = ratio(right or 0, (right or 0) + (wrong or 0))
+            was = "nothing of it was ever judged" if alpha is None else f"α was {alpha:.2f} while it drafted"
+            time = f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M} UTC"
+            said.append(f"{version} drafts nothing since {time}, because {rule} asks for none: {was}.")
+    return said
 
 
 def _of(draft: str, since: float) -> tuple[ColumnElement[bool], ...]:

@@ -16,6 +16,7 @@ from osd.server.metrics.server import Meters
 from osd.server.processes import Peers
 from storage.errors import StoreError
 from storage.insights.cost import UndraftedRound, plain_round
+from storage.insights.recent import undrafted
 from storage.insights.service import Answers
 from storage.insights.timeline import lately
 from storage.outcomes.outcome_window import Window
@@ -110,6 +111,7 @@ class Snapshots:
         self._newest: dict[str, Any] = {}
         self._plain: UndraftedRound | None = None
         self._plain_at = -PLAIN_SECONDS
+        self._undrafted: list[str] = []
 
     def take(self) -> dict[str, Any]:
         """Return the newest snapshot; queries the store, so not on the event loop."""
@@ -141,7 +143,9 @@ class Snapshots:
         found = lately(store.db, max(until - SECONDS, min(self.host.started, until - 1)), until)
         if time.monotonic() - self._plain_at >= PLAIN_SECONDS:
             self._plain, self._plain_at = plain_round(store.db, store.targets.newest()), time.monotonic()
+            self._undrafted = undrafted(store.db)
         speedup = None
         if self._plain and found.decode_ms:
             speedup = found.emitted * self._plain.ms / found.decode_ms
-        return {**asdict(found), "speedup": speedup, "speedup_how": self._plain.how if self._plain else None}
+        how = self._plain.how if self._plain else None
+        return {**asdict(found), "undrafted": self._undrafted, "speedup": speedup, "speedup_how": how}

@@ -48,6 +48,6 @@ export function showNow(now) {
     by('inside-note').textContent = 'The newest requests that the store keeps of the replicas that osd harvests.'
   }
   const quiet = now.store ? `The store cannot be read: ${now.store}`
-    : now.live?.requests ? '' : 'No request was finished in the last minute. Send one to the API\'s port, as `docs/server.md` shows: the numbers appear when it is done.'
+    : now.live?.requests ? (now.live.undrafted ?? []).join(' ') : 'No request was finished in the last minute. Send one to the API\'s port, as `docs/server.md` shows: the numbers appear when it is done.'
   tell(by('now-empty'), quiet)
 }
