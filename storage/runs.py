@@ -15,7 +15,7 @@ from storage.errors import NotFound, UnknownDraft, WrongState
 from storage.records import RunState, TrainingRun
 from storage.replay.sample_index import IS_WAITING, candidate_routes, oldest, routes_of
 from storage.settings import EVERYTHING, PrivacySettings
-from storage.sql.database import Database, chunks
+from storage.sql.database import Database, chunks, clock
 from storage.sql.drivers import plain
 from storage.sql.ledger import end_expired, free_requests, known_drafts, lock_draft, require_lease
 from storage.sql.suspects import IS_CLEAN, RETRY, half_of_a_group, note_failure
@@ -131,7 +131,7 @@ class RunLedger:
             draft = lock_draft(session, run.draft)
             row = require_lease(session, run)
             require_free(draft)
-            row.heartbeat_at = records.now()
+            row.heartbeat_at = clock(session)
             row.lease_until = row.heartbeat_at + lease_seconds
             return to_record(row)
 
@@ -181,6 +181,8 @@ def _lock_current(session: Session, draft: str) -> str:
 
     Raises UnknownDraft for a draft without weights, LeaseHeld, DraftHeld.
     """
+    at = clock(session)
+    session.execute(update(SampleRow).where(SampleRow.created_at > at).values(created_at=at))  # else newest until then
     current = lock_draft(session, draft).current_version
     if current is None:
         raise UnknownDraft(draft=draft, known=known_drafts(session))
@@ -203,7 +205,7 @@ def _taken_until(session: Session, name: str) -> float:
     run. Runs of a draft's own routes stand between a candidate's."""
     judged = RunRow.state.in_([RunState.PUBLISHED.value, RunState.REJECTED.value])
     taken = RunRow.settings[TAKEN_UNTIL].as_float()
-    last = select(taken).where(RunRow.draft == name, judged, taken.is_not(None))
+    last = select(taken).where(RunRow.draft == name, judged, taken <= clock(session))
     return float(session.scalar(last.order_by(RunRow.started_at.desc()).limit(1)) or 0.0)
 
 
@@ -212,7 +214,7 @@ def _begin(
     taken: list[str],
 ) -> RunRow:  # fmt: skip
     """Enter a run over the requests taken, and its lease."""
-    now = records.now()
+    now = clock(session)
     run = RunRow(
         id=records.new_id(), draft=draft, holder=holder, state=RunState.CLAIMED.value, started_at=now, heartbeat_at=now,
         lease_until=now + terms.lease_seconds, parent=parent, request_ids=taken, replayed=[], tenants=[],

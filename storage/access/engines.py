@@ -15,7 +15,7 @@ from sqlalchemy import delete, or_, select, update
 from storage import records
 from storage.errors import BadInput, UnknownDraft, UnknownEngine
 from storage.sql import audit
-from storage.sql.database import Database
+from storage.sql.database import Database, clock, has_ended
 from storage.sql.drivers import plain
 from storage.sql.ledger import known_drafts
 from storage.sql.tables import DraftRow, EngineRow, ServerRow, record_of
@@ -91,9 +91,9 @@ class EngineRegistry:
 
     def hold(self, name: str, holder: str, seconds: float) -> bool:
         """Take or renew an engine's lease; return whether this process attends to it from now on."""
-        at = records.now()
-        free = or_(EngineRow.holder == holder, EngineRow.holder.is_(None), EngineRow.lease_until < at)
         with self._db.session() as session:
+            at, until = clock(session), EngineRow.lease_until
+            free = or_(EngineRow.holder == holder, EngineRow.holder.is_(None), has_ended(until - seconds, until, at))
             values = {"holder": holder, "lease_until": at + seconds}
             taken: Any = session.execute(update(EngineRow).where(EngineRow.name == name, free).values(**values))
             return bool(taken.rowcount)

@@ -14,12 +14,12 @@ from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
 from sqlalchemy import delete, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, object_session
 
 from storage import records
 from storage.errors import UnknownServer, UnknownTrainer, WrongState
 from storage.sql import audit
-from storage.sql.database import Database
+from storage.sql.database import Database, ahead, clock, has_ended
 from storage.sql.drivers import plain
 from storage.sql.tables import ServerRow, ServingRow, TrainerRow, record_of
 
@@ -60,7 +60,7 @@ class ServingProcess:
     started_at: float
     heartbeat_at: float
     gone_at: float
-    """Time until which it is presumed alive, Unix seconds of its own clock."""
+    """Time until which it is presumed alive."""
     state: ServerState = ServerState.SERVING
     drains: bool = False
     """Whether a drain was requested."""
@@ -96,7 +96,7 @@ class Trainer:
     started_at: float
     heartbeat_at: float
     gone_at: float
-    """Time until which it is presumed alive, Unix seconds of its own clock."""
+    """Time until which it is presumed alive."""
     doing: Mapping[str, Any] = field(default_factory=dict)
     """The run under way: its draft, since when, step and steps; and why no run begins."""
     paused: bool = False
@@ -106,7 +106,7 @@ class Trainer:
     @property
     def state(self) -> TrainerState:
         """What it does now."""
-        if self.gone_at < records.now():
+        if has_ended(self.heartbeat_at, self.gone_at, records.now()):
             return TrainerState.GONE
         if self.paused:
             return TrainerState.PAUSED
@@ -141,8 +141,9 @@ class ProcessRegistry(Generic[P]):
 
     def _write(self, session: Session, process: P, asked: Mapping[str, Any]) -> Any:
         """Write a process's row, with what is ``asked`` of it, and forget those that have long gone."""
-        row = session.merge(self.row(**plain({**asdict(process), **asked})))
-        long_gone = self.row.gone_at < records.now() - FORGET_SECONDS
+        row = session.merge(self.row(**plain({**asdict(process), **asked, **stamps(process, session, 1)})))
+        at = clock(session)
+        long_gone = (self.row.gone_at < at - FORGET_SECONDS) | (self.row.heartbeat_at > at + FORGET_SECONDS)
         self._forget(session, session.scalars(select(self.row.id).where(long_gone)).all())
         session.flush()
         return row
@@ -224,11 +225,15 @@ class TrainerRegistry(ProcessRegistry[Trainer]):
 
     def to_record(self, row: TrainerRow) -> Trainer:
         """Return a row as a record."""
-        return record_of(Trainer, row)
+        return record_of(Trainer, row, **stamps(row, object_session(row), -1))
 
     def _living(self, session: Session, name: str) -> TrainerRow:
         """Return the row of the living trainer of this name, or whose name begins so. Raises UnknownTrainer."""
-        query = select(TrainerRow).where(TrainerRow.gone_at >= records.now()).order_by(TrainerRow.id)
+        query = (
+            select(TrainerRow)
+            .where(~has_ended(TrainerRow.heartbeat_at, TrainerRow.gone_at, clock(session)))
+            .order_by(TrainerRow.id)
+        )
         living = list(session.scalars(query.with_for_update()))
         found = [row for row in living if row.id.startswith(name)]
         if len(found) != 1:
@@ -244,10 +249,20 @@ def servers(session: Session) -> list[ServingProcess]:
 
 def gone_servers(session: Session) -> set[str]:
     """Return the names of servers that are gone, as serving rows have them."""
-    names = set(session.scalars(select(ServerRow.id).where(ServerRow.gone_at < records.now())))
+    gone = has_ended(ServerRow.heartbeat_at, ServerRow.gone_at, clock(session))
+    names = set(session.scalars(select(ServerRow.id).where(gone)))
     return names | {name + HEAD for name in names}
 
 
 def _serving_process(row: ServerRow) -> ServingProcess:
-    state = ServerState.GONE if row.gone_at < records.now() else ServerState(row.state)
-    return record_of(ServingProcess, row, state=state)
+    facts = stamps(row, object_session(row), -1)
+    gone = has_ended(facts["heartbeat_at"], facts["gone_at"], records.now())
+    return record_of(ServingProcess, row, state=ServerState.GONE if gone else ServerState(row.state), **facts)
+
+
+def stamps(of: Any, session: Session | None, sign: int) -> dict[str, float]:
+    """Return when a process was heard of, and until when it is presumed alive: by the database's clock for 1, by this
+    machine's for −1."""
+    assert session is not None
+    shift = sign * ahead(session)
+    return {"heartbeat_at": of.heartbeat_at + shift, "gone_at": of.gone_at + shift}

@@ -105,8 +105,8 @@ class SampleStore:
     def read(self, request_ids: Sequence[str]) -> list[RequestSamples]:
         """Return the samples of these requests in the order asked, skipping purged and unknown ones.
 
-        Route and target are those of the index, which a renaming and an adoption change. Raises SegmentDamaged for a
-        segment that is not what was written.
+        Route, target and time are those of the index, which a renaming, an adoption and a claim change. Raises
+        SegmentDamaged for a segment that is not what was written.
         """
         found: dict[str, RequestSamples] = {}
         gone = self._read_into(found, request_ids)
@@ -129,10 +129,11 @@ class SampleStore:
                 gone.update({place[3]: segment_id for place in places})
         return gone
 
-    def _places(self, request_ids: Sequence[str]) -> Iterator[tuple[str, str, int, str, str, str | None]]:
-        """Yield (segment id, path, row, request id, route, target), a segment's rows together."""
+    def _places(self, request_ids: Sequence[str]) -> Iterator[tuple[str, str, int, str, str, str | None, float]]:
+        """Yield (segment id, path, row, request id, route, target, created), a segment's rows together."""
         columns = (
-            SegmentRow.id, SegmentRow.path, SampleRow.row, SampleRow.request_id, SampleRow.route, SampleRow.target
+            SegmentRow.id, SegmentRow.path, SampleRow.row, SampleRow.request_id, SampleRow.route, SampleRow.target,
+            SampleRow.created_at,
         )  # fmt: skip
         query = select(*columns).join_from(SampleRow, SegmentRow, SampleRow.segment_id == SegmentRow.id)
         places: list[Any] = []
@@ -226,9 +227,9 @@ class SampleStore:
         return sweep_segments(self._db, self.files.place)
 
 
-def _as_indexed(samples: RequestSamples, route: str, target: str | None) -> RequestSamples:
-    same = (samples.route, samples.target) == (route, target)
-    return samples if same else replace(samples, route=route, target=target)
+def _as_indexed(samples: RequestSamples, route: str, target: str | None, created: float) -> RequestSamples:
+    same = (samples.route, samples.target, samples.created_at) == (route, target, created)
+    return samples if same else replace(samples, route=route, target=target, created_at=created)
 
 
 def _finished(samples: RequestSamples) -> Finished:

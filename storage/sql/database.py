@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from storage import records
 from storage.errors import StoreWriteFailed
 from storage.sql import schema
 from storage.sql.drivers import DRIVER_ERRORS, make_engine, parse_url, show_url, sqlite_file, translate
@@ -129,6 +130,29 @@ def check(url: str) -> dict[str, Any]:
         return database.check()
     finally:
         database.close()
+
+
+def ahead(session: Session) -> float:
+    """Return by how many seconds the clock that all who use the database share is ahead of this machine's, as far as
+    can be told: PostgreSQL's own, or, with a SQLite file, that of its machine."""
+    if session.get_bind().dialect.name == "sqlite":
+        return 0.0
+    if "ahead" not in session.info:
+        before = time.time()
+        at = float(session.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+        session.info["ahead"] = round(min(max(0.0, at - time.time()), at - before), 3)
+    return float(session.info["ahead"])
+
+
+def clock(session: Session) -> float:
+    """Return the present time in Unix seconds, by that clock."""
+    return records.now() + ahead(session)
+
+
+def has_ended(since: Any, until: Any, at: float) -> Any:
+    """Return whether what was to last from ``since`` to ``until`` is over, in SQL for columns. What was stamped further
+    ahead than it is long was stamped by a wrong clock."""
+    return (until <= at) | (2 * since - until > at)
 
 
 def changed_rows(result: object) -> int:

@@ -26,6 +26,7 @@ from storage.errors import (
     WrongState,
 )
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
+from storage.sql.database import clock, has_ended
 from storage.sql.suspects import note_failure
 from storage.sql.tables import DraftRow, LeaseRow, RunRow, SampleRow, VersionRow, record_of
 
@@ -55,7 +56,7 @@ def end_expired(session: Session, draft: str) -> None:
     if lease is None:
         return
     run = session.get_one(RunRow, lease.run_id)
-    if run.lease_until > records.now():
+    if not has_ended(run.heartbeat_at, run.lease_until, clock(session)):
         raise LeaseHeld(draft=draft, holder=run.holder, until=_clock(run.lease_until))
     if run.state == RunState.CLAIMED.value:
         run.state = RunState.LOST.value
