@@ -53,7 +53,8 @@ class BlendedDrafter:
     def __init__(self, pool: DraftPool, proposer: PlacesRows) -> None:
         self.pool, self.proposer = pool, proposer
         self._rates: WeakKeyDictionary[NgramDrafter, HitRates] = WeakKeyDictionary()
-        self._rounds = 0
+        self._rounds: WeakKeyDictionary[NgramDrafter, int] = WeakKeyDictionary()
+        """Rounds in which each table drafted."""
         self._drafting: dict[str, tuple[TableOverride, int]] = {}
         """The newest round's blending and place in it, by request."""
         self.put_in = self.put_in_right = 0
@@ -74,7 +75,6 @@ class BlendedDrafter:
     def propose(self, request: DraftRequest) -> Draft:
         """Draft chains; see :meth:`osd.drafters.base.Drafting.propose`."""
         self._drafting.clear()
-        self._rounds += 1
         for row in request.rows:
             self.proposer.place_of(row)  # a table that has come since counts the text so far, and not this round twice
         return self.pool.propose(replace(request, override=self._override))
@@ -115,7 +115,10 @@ class BlendedDrafter:
             for drafter, (members, places) in drafters.items()
         ]
         has_head = loaded_draft_of(rows[0]).body.drafter.head is not None
-        blending = TableOverride(groups, len(rows), ask_always=not self._rounds % EXPLORE, has_head=has_head)
+        for drafter in drafters:
+            self._rounds[drafter] = self._rounds.get(drafter, 0) + 1
+        ask = any(not self._rounds[drafter] % EXPLORE for drafter in drafters)
+        blending = TableOverride(groups, len(rows), ask_always=ask, has_head=has_head)
         self._drafting |= {row.request.id: (blending, i) for i, row in enumerate(rows)}
         return blending
 

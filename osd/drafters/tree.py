@@ -130,7 +130,7 @@ class DraftTrees:
 
     def propose(self, request: DraftRequest) -> Draft:
         """Draft trees; see :meth:`osd.drafters.base.Drafting.propose`."""
-        shape = TreeShape(self.pruner.room(request.rows), self.pruner.bar)
+        shape = TreeShape(self.pruner.room(request.rows), self.pruner.bar(request.rows))
         draft = self.pool.propose(replace(request, tree=shape))
         trees = self.pruner.prune(as_trees(draft, sampled=request.sampled), request.rows, self.pool.costs)
         left = draft_of(trees, draft.q, draft.passes, draft.tokens.device)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -163,43 +164,63 @@ def tried_counts(most: int) -> list[int]:
     return [*found[: bisect.bisect_left(found, most)], most]
 
 
+@dataclass
+class TreeHistory:
+    """What one tenant's trees have shown."""
+
+    calibration: TreeCalibration = field(default_factory=TreeCalibration)
+    bar: float = 0.0
+    """Moving average of the chance that a node needed to stay in a tree; 0 where there was room for all."""
+    rounds: int = 0
+
+
+def _judges_all(history: TreeHistory, trees: Sequence[Tree]) -> bool:
+    return bool(history.rounds % EXPLORE) or any(tree.likely for tree in trees)
+
+
 class TreePruner:
-    """Prunes the trees of a batch, round by round."""
+    """Prunes the trees of a batch, round by round. Of a tenant's trees no other tenant's show anything."""
 
     def __init__(self, nodes: int, target: Decoder, *, sized: bool) -> None:
         """Keep ``nodes`` drafted tokens of a row at most; ``target`` has the cache that they go to. ``sized``: leave
         out nodes that cost more in the target's pass than they are expected to bring."""
         self.nodes, self.target, self.sized = nodes, target, sized
-        self.calibration = TreeCalibration()
-        self.bar = 0.0
-        """Moving average of the chance that a node needed to stay in a tree; 0 where there was room for all."""
+        self.histories: defaultdict[str, TreeHistory] = defaultdict(TreeHistory)
+        """By tenant."""
         self.depths: list[int] = []
         """Depth of each row's tree in the newest round."""
         self.sizes: list[int] = []
         """Number of tokens in each row's tree in the newest round."""
         self._grown: dict[str, tuple[Tree, list[NodeEstimate]]] = {}
         """The newest round's trees before pruning, with the estimates for their nodes, by request."""
-        self._rounds, self._draft_ms = 0, 0.0
+        self._draft_ms = 0.0
 
     def room(self, rows: Sequence[SequenceState]) -> int:
         """Return how many drafted tokens each of these rows may have."""
         return min(self.nodes, self.target.cache.length - max(row.length for row in rows))
 
+    def bar(self, rows: Sequence[SequenceState]) -> float:
+        """Return the chance that a node of these rows' trees needed lately to stay, on average."""
+        return sum(self.histories[row.request.tenant].bar for row in rows) / len(rows)
+
     def prune(self, grown: Sequence[Tree], rows: Sequence[SequenceState], costs: CostModel) -> list[Tree]:
         """Return what is left of the rows' trees: what was drawn, and of the rest the likeliest, as far as there is
         room and they are worth their cost."""
-        self._rounds += 1
-        estimates = [self.calibration.of(tree) for tree in grown]
+        known = [self.histories[row.request.tenant] for row in rows]
+        known[0].rounds += 1
+        estimates = [each.calibration.of(tree) for each, tree in zip(known, grown, strict=True)]
         self._grown = {row.request.id: (tree, own) for row, tree, own in zip(rows, grown, estimates, strict=True)}
         chances = [gains(tree, own) for tree, own in zip(grown, estimates, strict=True)]
         room = self.room(rows)
         stay = [likeliest(own, tree.drawn, room) for tree, own in zip(grown, chances, strict=True)]
-        bar = self._bar(grown, chances, stay, costs) if self.sized and self._judges_all(grown) else 0.0
-        trees, lowest = [], []
-        for tree, own, nodes in zip(grown, chances, stay, strict=True):
-            lowest.append(max(bar, min(own[n - 1] for n in nodes) if len(nodes) < len(tree) else 0.0))
+        bar = self._bar(grown, chances, stay, costs) if self.sized and _judges_all(known[0], grown) else 0.0
+        trees, lowest = [], dict[int, list[float]]()
+        for tree, own, nodes, each in zip(grown, chances, stay, known, strict=True):
+            needed = max(bar, min(own[n - 1] for n in nodes) if len(nodes) < len(tree) else 0.0)
+            lowest.setdefault(id(each), []).append(needed)
             trees.append(pruned(tree, [n for n in nodes if n <= tree.drawn or own[n - 1] >= bar]))
-        self.bar += CALM * (min(1.0, sum(lowest) / len(lowest)) - self.bar)
+        for each in {id(each): each for each in known}.values():
+            each.bar += CALM * (min(1.0, sum(own := lowest[id(each)]) / len(own)) - each.bar)
         self.depths, self.sizes = [max(tree.depths()) for tree in trees], [len(tree) for tree in trees]
         return trees
 
@@ -222,9 +243,6 @@ class TreePruner:
     def _fed(self, lengths: Sequence[int]) -> int:
         rows = len(lengths)
         return rows + (sum(lengths) if self.target.packs else rows * max(lengths))
-
-    def _judges_all(self, trees: Sequence[Tree]) -> bool:
-        return bool(self._rounds % EXPLORE) or any(tree.likely for tree in trees)
 
     def _bar(
         self, trees: Sequence[Tree], chances: Sequence[Sequence[float]], stay: Sequence[Sequence[int]], costs: CostModel

@@ -216,7 +216,7 @@ class Engine:
         gamma = row.request.gamma
         if gamma is not None:
             return self.planner.fixed(min(gamma, self.settings.gamma.max))
-        return self.planner.controller(row.route, self.pool.costs_beside(row))
+        return self.planner.controller(row.route, self.pool.costs_beside(row), row.request.tenant)
 
     def _measure(self, rows: int, context: int, draft: Draft, clock: Clock) -> None:
         """Update the cost model with the round's times. Committing is as frequent as verifying: it counts there."""

@@ -125,7 +125,11 @@ def make_planner(gamma: GammaSettings, costs: CostModel) -> GammaPlanner:
     require_rules(gamma)
     shared = {name: make_controller(gamma, costs, name) for name in gamma.rules}
     by_route = {route: shared[name] for route, name in gamma.routes.items()}
-    return GammaPlanner(shared[gamma.rule], by_route, lambda name, costs: make_controller(gamma, costs, name))
+
+    def make(name: str, of: CostModel | None) -> GammaController:
+        return make_controller(gamma, costs if of is None else of, name)
+
+    return GammaPlanner(shared[gamma.rule], by_route, make)
 
 
 def weighs_costs(gamma: GammaSettings) -> bool:

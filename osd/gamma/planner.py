@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from osd.gamma.base import DraftDecision, GammaController, Signal
 from osd.gamma.costs.model import CostModel
 from osd.gamma.rules.fsm import FixedController
+from storage.records import DEFAULT_TENANT
 
 Read = Callable[[Signal], list[Any]]
 """Returns a signal of the newest draft pass, for every row that shares it."""
-Make = Callable[[str, CostModel], GammaController]
-"""Makes the gamma rule of this name with these costs."""
+Make = Callable[[str, CostModel | None], GammaController]
+"""Makes the gamma rule of this name with these costs; None is the first draft's."""
+TENANTS = 128
+"""Tenants, of each rule and draft, of which it is known how their drafts fare; what is unused longest goes first."""
 _ON = DraftDecision.ON
 
 
@@ -33,25 +37,52 @@ class PlannedRow(Protocol):
 
 
 class GammaPlanner:
-    """Plans the drafts of a batch whose rows may follow different rules."""
+    """Plans the drafts of a batch whose rows may follow different rules.
+
+    How many tokens a rule drafts shows what it has seen accepted, so each tenant has a controller of its own. Where
+    those of several can be planned together, one that belongs to none of them plans, from what each knows of its rows.
+    """
 
     def __init__(
         self, usual: GammaController, by_route: Mapping[str, GammaController], make: Make | None = None
     ) -> None:
         """Take the rules of the engine's first draft; ``make`` makes those of other drafts."""
         self._usual, self._by_route, self._make = usual, by_route, make
-        self._others: dict[tuple[str, int], tuple[CostModel, GammaController]] = {}
+        self._others: dict[tuple[str, int, str], tuple[CostModel | None, GammaController]] = {}
+        self._plans: dict[int, GammaController] = {}
+        """Who planned the newest round of a row, by the row's identity."""
         self._fixed: dict[int, FixedController] = {}
 
-    def controller(self, route: str, costs: CostModel | None = None) -> GammaController:
-        """Return the rule of a route, for the draft that has these costs; None is the first draft."""
+    def controller(self, route: str, costs: CostModel | None = None, tenant: str = DEFAULT_TENANT) -> GammaController:
+        """Return a tenant's rule of a route, for the draft that has these costs; None is the first draft."""
         usual = self._by_route.get(route, self._usual)
-        if costs is None or self._make is None:
+        if (costs is None and tenant == DEFAULT_TENANT) or self._make is None:
             return usual
-        key = usual.name, id(costs)
-        if key not in self._others:
-            self._others[key] = costs, self._make(usual.name, costs)
-        return self._others[key][1]
+        return self._made(usual.name, costs, tenant)
+
+    def _made(self, name: str, costs: CostModel | None, tenant: str) -> GammaController:
+        """Return the rule of this name for a draft and a tenant; nobody's tenant is the empty one."""
+        assert self._make is not None
+        key = name, id(costs), tenant
+        found = self._others.pop(key, None) or (costs, self._make(name, costs))
+        self._others[key] = found
+        if len(self._others) > TENANTS:
+            del self._others[next(iter(self._others))]
+        return found[1]
+
+    def _planners(self, rows: Sequence[PlannedRow]) -> list[GammaController]:
+        """Return who plans each row: its own controller, or nobody's, where the rule plans several tenants' together
+        (:attr:`osd.gamma.goodput.goodput.GoodputController.joint`)."""
+        own = [row.controller for row in rows]
+        if not own or own.count(own[0]) == len(own):
+            return own
+        joint: list[Any] = [getattr(controller, "joint", controller) for controller in own]
+        pairs = {(id(each), id(controller)) for each, controller in zip(joint, own, strict=True)}
+        tenants = Counter(each for each, _ in pairs)
+        return [
+            controller if tenants[id(each)] == 1 else self._made(controller.name, each, "")
+            for each, controller in zip(joint, own, strict=True)
+        ]
 
     def fixed(self, gamma: int) -> GammaController:
         """Return the rule shared by all rows that ask for this gamma, so that they are planned together."""
@@ -59,8 +90,9 @@ class GammaPlanner:
 
     def plan(self, rows: Sequence[PlannedRow]) -> list[int]:
         """Return the most tokens to draft, by row."""
-        gammas = [0] * len(rows)
-        for controller, members in _shared_out(rows, range(len(rows))):
+        gammas, planners = [0] * len(rows), self._planners(rows)
+        self._plans = {id(row): controller for row, controller in zip(rows, planners, strict=True)}
+        for controller, members in _shared_out(planners, range(len(rows))):
             own = [rows[i] for i in members]
             states, rooms = [row.gamma_state for row in own], [row.room() for row in own]
             asked = controller.plan(states, rooms, len(rows), [row.unread() for row in own])
@@ -71,7 +103,7 @@ class GammaPlanner:
     def should_continue(self, rows: Sequence[PlannedRow], lengths: list[int], drafted: int, read: Read) -> None:
         """Shorten ``lengths`` of the rows that stop after draft pass number ``drafted``."""
         going = [i for i, length in enumerate(lengths) if length >= drafted]
-        for controller, members in _shared_out(rows, going):
+        for controller, members in _shared_out([self._plans.get(id(row), row.controller) for row in rows], going):
             if controller.signal == "none":
                 continue
             signals = read(controller.signal)
@@ -83,9 +115,11 @@ class GammaPlanner:
                     lengths[i] = drafted if go else drafted - 1
 
 
-def _shared_out(rows: Sequence[PlannedRow], which: Sequence[int]) -> list[tuple[GammaController, Sequence[int]]]:
-    """Group the rows by rule. Nearly always there is one, and this is asked after every draft pass."""
-    controllers = [rows[i].controller for i in which]
+def _shared_out(
+    planners: Sequence[GammaController], which: Sequence[int]
+) -> list[tuple[GammaController, Sequence[int]]]:
+    """Group the rows by who plans them. Nearly always it is one, and this is asked after every draft pass."""
+    controllers = [planners[i] for i in which]
     if not controllers or controllers.count(controllers[0]) == len(controllers):
         return [(controllers[0], which)] if controllers else []
     members: dict[int, tuple[GammaController, list[int]]] = {}

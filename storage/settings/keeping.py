@@ -117,6 +117,9 @@ class PrivacySettings(Section):
     share: bool = True
     """Whether their requests may train drafts that other tenants use. What may not trains only a draft of its own: that
     of the one route to which this tenant and no other is pinned."""
+    share_tables: bool = False
+    """Whether tenants that share also draft from one table of n-grams a route. It can be read: what is drafted and
+    accepted was in somebody's answer. Without this each tenant has tables of its own, of its own requests."""
     redact: str | None = None
     """A function that sees every request before anything of it is written, as `package.module:function` or the name of
     an entry point of the group `osd.redact`. Where it fails, nothing is written."""

@@ -81,6 +81,8 @@ class RefillState:
     route: str
     full: float
     """Number of evicted contexts at which it counts as full."""
+    tenant: str = ""
+    """Whose requests it learns from; those of all that share where it is empty."""
     ids: list[str] | None = None
     """Requests, newest first; None until the store was asked."""
 
@@ -92,9 +94,9 @@ class Refill:
         self._samples, self._vocabulary, self._target = samples, vocabulary, target
         self._todo: dict[Table, RefillState] = {}
 
-    def begin(self, table: Table, route: str) -> None:
-        """Have a table learn from a route's requests."""
-        self._todo[table] = RefillState(route, table.evicted + LOST * len(table.cells.keys))
+    def begin(self, table: Table, route: str, tenant: str = "") -> None:
+        """Have a table learn from a route's requests, as :class:`RefillState` says."""
+        self._todo[table] = RefillState(route, table.evicted + LOST * len(table.cells.keys), tenant)
 
     def __contains__(self, table: Table) -> bool:
         """Return whether a table has still to learn."""
@@ -109,28 +111,32 @@ class Refill:
         StoreError."""
         for table, left in list(self._todo.items()):
             if left.ids is None:
-                left.ids = self._samples.recent(routes=[left.route], limit=MOST, target=self._target)
+                whose: dict[str, Any] = {"routes": [left.route], "tenant": left.tenant or None}
+                left.ids = self._samples.recent(limit=MOST, target=self._target, **whose)
             while left.ids and table.evicted <= left.full:
                 if stop():
                     return
-                self._learn(table, left.ids[:BATCH])
+                self._learn(table, left.ids[:BATCH], left.tenant)
                 left.ids = left.ids[BATCH:]
             del self._todo[table]
 
-    def _learn(self, table: Table, ids: list[str]) -> None:
+    def _learn(self, table: Table, ids: list[str], tenant: str) -> None:
         try:
-            for request in shared_requests(self._samples, ids, self._vocabulary):
+            for request in usable_requests(self._samples, ids, self._vocabulary, tenant):
                 learn_output(table, request)
         except SegmentDamaged as error:
             log.warning("%s", error, extra={"action": "table_refill"})
 
 
-def shared_requests(samples: SampleStore, ids: Sequence[str], vocabulary: int) -> list[RequestSamples]:
-    """Return those of the kept requests, in their order, that a server may draft from for everybody: of tenants that
-    share; without forgotten ones and those of another tokenizer. Raises SegmentDamaged, StoreError."""
+def usable_requests(
+    samples: SampleStore, ids: Sequence[str], vocabulary: int, tenant: str = ""
+) -> list[RequestSamples]:
+    """Return those of the kept requests, in their order, that a server may draft from for a tenant, its own, or for
+    everybody: of tenants that share; without forgotten ones and those of another tokenizer. Raises SegmentDamaged,
+    StoreError."""
     found = samples.without_forgotten(samples.read(ids))
-    shares = {tenant: samples.tenants.get(tenant).share for tenant in {request.tenant for request in found}}
-    return [request for request in found if shares[request.tenant] and request.tokens.max(initial=0) < vocabulary]
+    whose = {each: each == tenant or samples.tenants.get(each).share for each in {one.tenant for one in found}}
+    return [request for request in found if whose[request.tenant] and request.tokens.max(initial=0) < vocabulary]
 
 
 def learn_output(table: Table, request: RequestSamples) -> None:
@@ -168,13 +174,15 @@ class TableStore:
         """Return the name of a route's table in the store."""
         return self.name if route == DEFAULT_ROUTE else f"{self.name}.{route}"
 
-    def load(self, route: str) -> Table:
+    def load(self, route: str, tenant: str = "") -> Table:
         """Load the newest sound version of the route's table, else of the default route's, else the corpus, else an
-        empty one.
+        empty one. A tenant's own has no versions: see :meth:`anew`.
 
         What is unsound, or of other tokens, is passed over and logged. Where a version is older than what was
         forgotten, see :meth:`anew`. Raises StoreError.
         """
+        if tenant:
+            return self.anew(route, tenant)
         for draft in dict.fromkeys((self.draft(route), self.name)):
             if (version := self._current(draft)) is None:
                 continue
@@ -188,13 +196,15 @@ class TableStore:
         self._kept[self.draft(route)] = table.learned
         return table
 
-    def anew(self, route: str, instead_of: Table | None = None) -> Table:
-        """Make a table that has learned from no request yet, and is to, by ``refill``."""
+    def anew(self, route: str, tenant: str = "", instead_of: Table | None = None) -> Table:
+        """Make a table that has learned from no request yet, and is to, by ``refill``: from a tenant's, or all that are
+        shared."""
         table = self.fresh(self.corpus)
-        self.refill.begin(table, route)
+        self.refill.begin(table, route, tenant)
         if instead_of is not None:
             self.refill.forget(instead_of)
-        self._kept[self.draft(route)] = 0
+        if not tenant:
+            self._kept[self.draft(route)] = 0
         return table
 
     def fresh(self, corpus: Path | None = None) -> Table:

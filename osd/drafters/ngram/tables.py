@@ -1,4 +1,4 @@
-"""The proposer of a server that drafts from n-grams: a table a route, and one for each tenant that does not share."""
+"""The proposer of a server that drafts from n-grams: a table a route for each tenant, or one for all that share."""
 
 from __future__ import annotations
 
@@ -93,12 +93,16 @@ class Consent:
 
 
 class Tables:
-    """Proposes from tables. Until a row's table is there, nothing is drafted for it."""
+    """Proposes from tables. Until a row's table is there, nothing is drafted for it.
+
+    What is drafted and accepted was in a text that the table counted: whom a table serves can read in it. So tenants
+    have tables of their own, unless ``privacy.share_tables`` says otherwise.
+    """
 
     name = "trigram"
 
     def __init__(self, settings: Settings, store: TableStore, consent: Consent) -> None:
-        self._store, self._consent = store, consent
+        self._store, self._consent, self._shares = store, consent, settings.privacy.share_tables
         self._most, self._every = settings.ngram.tables, settings.ngram.keep_seconds
         depth = min(64, max(1, settings.gamma.max))
         self._settings = SearchSettings.of(settings, nodes=settings.drafters.tree_nodes, depth=depth)
@@ -168,7 +172,7 @@ class Tables:
         if (allowed := self._consent.of(row.request.tenant)) is None:
             self._worker.wake()
             return None
-        key = (row.route, "" if allowed.share else allowed.name)
+        key = (row.route, "" if self._shares and allowed.share else allowed.name)
         if (drafter := self._drafter(key)) is None:
             return None
         place = drafter.open(np.array(row.tokens, np.int64))
@@ -209,8 +213,7 @@ class Tables:
             self._keep(*self._gone.pop(), least=1.0)
         for key in list(self._wanted):
             if len(self._arrived) < self._most:
-                table = self._store.load(key[0]) if not key[1] else self._store.fresh()
-                self._arrived[key] = NgramDrafter(table, self._settings)
+                self._arrived[key] = NgramDrafter(self._store.load(*key), self._settings)
             self._wanted.pop(key, None)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self._every
@@ -229,7 +232,7 @@ class Tables:
         for key, drafter in [*list(self._drafters.items()), *list(self._arrived.items())]:
             old = drafter.table
             if old.born < self._store.forgotten.line:
-                drafter.table = self._store.fresh() if key[1] else self._store.anew(key[0], old)
+                drafter.table = self._store.anew(*key, old)
 
     def _keep(self, key: Key, table: Table, **how: float) -> None:
         """Save what a route's table has learned. A tenant's own is never written."""

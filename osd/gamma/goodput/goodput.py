@@ -47,10 +47,13 @@ class Prices(NamedTuple):
 class GoodputRow:
     """One request."""
 
-    __slots__ = ("_rule", "last", "looks", "next_look", "survival", "terms")
+    __slots__ = ("known", "last", "looks", "next_look", "rule", "survival", "terms")
 
     def __init__(self, rule: GoodputController) -> None:
-        self._rule = rule
+        self.rule = rule
+        """Who planned its round."""
+        self.known = rule.acceptance
+        """What is known of its tenant's drafts."""
         self.terms = rule.acceptance.request()
         self.last = -1
         """Its text's last token."""
@@ -62,7 +65,7 @@ class GoodputRow:
 
     def observe(self, seen: Observation) -> None:
         """Learn how the round went."""
-        rule = self._rule
+        rule, known = self.rule, self.known
         rule.emitted += seen.accepted + 1
         rule.drafted += seen.drafted
         rule.passes = max(rule.passes, seen.drafted)  # no pass is told of where a proposer drafts: one a level
@@ -73,9 +76,8 @@ class GoodputRow:
                 before = self.next_look
                 self.looks.append((before, None))
                 mean, _ = before[0].look(*before[1:])
-                then = rule.acceptance.then
-                self.next_look = then, mean, self.terms[0], _NO_TERM
-            rule.acceptance.learn(self.looks, seen.drafted, seen.accepted, seen.chances)
+                self.next_look = known.then, mean, self.terms[0], _NO_TERM
+            known.learn(self.looks, seen.drafted, seen.accepted, seen.chances)
 
 
 class GoodputController:
@@ -104,6 +106,12 @@ class GoodputController:
         self._reading = 0.0
         """What the drafter reads."""
 
+    @property
+    def joint(self) -> CostModel:
+        """What rows have in common that are planned together, whosever they are; see
+        :class:`osd.gamma.planner.GammaPlanner`."""
+        return self._costs
+
     def start(self) -> GoodputRow:
         """Return the state of a new request, which is taken to be like the others."""
         return GoodputRow(self)
@@ -128,15 +136,15 @@ class GoodputController:
 
     def _begin(self, row: GoodputRow) -> float:
         """Begin a row's round; return the chance of its first token."""
-        first = self.acceptance.first
-        row.looks, row.survival = [], 1.0
+        first = row.known.first
+        row.rule, row.looks, row.survival = self, [], 1.0
         row.next_look = first, 0.0, row.terms[0], first.context(row.last)
         return expected(*first.look(*row.next_look[1:]))
 
     def _ahead(self, row: GoodputRow, chance: float) -> tuple[float, float]:
         """Return the chance of a row's first token, and by how much it falls with each further one."""
-        mean, _ = self.acceptance.first.look(*row.next_look[1:])
-        return chance, expected(*self.acceptance.then.look(mean, row.terms[0], _NO_TERM))
+        mean, _ = row.known.first.look(*row.next_look[1:])
+        return chance, expected(*row.known.then.look(mean, row.terms[0], _NO_TERM))
 
     def _choose(
         self, prices: Prices, rows: Sequence[GoodputRow], first: Sequence[float], rooms: Sequence[int],
@@ -196,7 +204,8 @@ class GoodputController:
     ) -> list[int]:
         """Return the rows that draft a token though that does not pay, for what drafts are worth may be thought wrongly
         of, and may change. Half of the stake and half of the share buy tries."""
-        self.acceptance.first.fade(self._batch / self._set.stale)
+        for row in rows:
+            row.known.first.fade(1 / self._set.stale)
         self._cap, self._trying = 1, True
         most = self.credit - self._set.stake / 2
         who = sorted(who, key=lambda i: (unread[i], -first[i]))
@@ -271,7 +280,7 @@ class GoodputController:
 
     def _look(self, row: GoodputRow, peak: float, token: int) -> float:
         """Enter what a pass told of a row; return the chance of the token after, where this one is accepted."""
-        known = self.acceptance
+        known = row.known
         z, own = log_odds(peak), row.terms[1]
         beside = known.after.context(token)
         mean, var = known.after.look(z, own, beside)

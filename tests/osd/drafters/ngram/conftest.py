@@ -20,7 +20,7 @@ def settings_in(folder: Path, **more: Any) -> Settings:
     given = {
         "storage__directory": folder / "data", "storage__holdout": 0.0, "storage__flush_requests": 1,
         "serve__max_batch": 2, "drafters__kind": "trigram", "gamma__rule": "fixed", "gamma__initial": 6,
-        "ngram__memory_mb": 4,
+        "ngram__memory_mb": 4, "privacy__share_tables": True,
     }  # fmt: skip
     return settings_of(**given | more)
 

@@ -163,6 +163,27 @@ def test_a_tenant_that_does_not_share_has_a_table_of_its_own_that_is_never_writt
     assert table.learned == sum(len(c.tokens) for c in others)
 
 
+def test_a_tenants_own_table_learns_its_kept_requests_again_and_no_others(
+    pair: Pair, store: Store, tmp_path: Path
+) -> None:
+    settings = settings_in(tmp_path, privacy__share_tables=False)
+
+    def own(engine: Any, tenant: str) -> Tables:
+        tables = engine.drafting.proposer
+        until(lambda: tables._consent.of(tenant) and tables._drafter(("default", tenant)))
+        return tables
+
+    with serving(pair, settings, store) as engine:
+        own(engine, "a")
+        own(engine, "b")
+        done = list(engine.run(requests(pair, tenant="a")))
+    assert not [version for version in store.versions.list() if version.kind == "ngram"]
+    with serving(pair, settings, store) as engine:
+        learned = own(engine, "a")._drafters[("default", "a")].table
+        until(lambda: learned.learned == sum(len(c.tokens) for c in done))
+        assert own(engine, "b")._drafters[("default", "b")].table.learned == 0
+
+
 def test_what_must_not_be_kept_is_not_counted(pair: Pair, store: Store, tmp_path: Path) -> None:
     """Neither of requests with learn=False, nor of tenants whose requests may not be kept; they have drafts all the
     same, also from their own text."""
