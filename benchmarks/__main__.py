@@ -15,7 +15,7 @@ from storage.errors import OsdError
 from storage.settings import load_settings
 
 BENCHES = {
-    "acceptance": "acceptance", "cells": "cells.bench", "distil": "distil.bench", "eagle": "eagle.bench",
+    "acceptance": "acceptance", "cells": "cells", "distil": "distil.bench", "eagle": "eagle.bench",
     "encoder-decoder": "encoder_decoder", "gamma": "gamma.bench", "gpu": "gpu.bench", "harvest": "harvest",
     "papers": "papers.bench", "rounds": "gamma.record", "router": "router.bench", "routes": "routes.bench",
     "servers": "servers", "soak": "soak", "trees": "trees.bench", "vllm": "vllm.bench", "walk": "walk",

@@ -49,12 +49,11 @@ Right = Callable[[int, int], bool]
 class AcceptancePlan(SampledPlan, TargetPlan):
     """How often each of several drafts, versions of one say, is right on the target's own answers, by set of prompts.
 
-    Examples: `python -m benchmarks acceptance --target ./target --draft ./v0,./v1 --prompts sql.jsonl,chat.jsonl`,
-    `… --draft eagle/0,eagle/100,medusa/0,medusa/100` (a line a family over the answers that its drafts learned from)
+    Example: `python -m benchmarks acceptance --target ./target --draft ./v0,./v1 --prompts sql.jsonl,chat.jsonl`
     """
 
     draft: tuple[str, ...]
-    """Drafts' folders, in order; of several families FAMILY/NUMBER."""
+    """Drafts' folders, in order."""
     count: Count = 12
     """Prompts of each data set."""
     max_tokens: Count = 32
@@ -146,37 +145,19 @@ def _rows(values: Values) -> list[dict[str, Any]]:
 
 
 def draw(figures: Mapping[str, Any], folder: Path) -> Path:
-    """Draw the measures: a line a set over the drafts in their order, or a line a family of drafts over their numbers.
-    Numbers are taken for the answers that each draft has learned from."""
+    """Draw the measures: a line a set over the drafts in their order."""
     from osd.bench.harness.picture import COLOURS, INK, dress, make_panels, save
 
     figure, panels = make_panels(len(TITLES), 4.0, 3.0)
-    places, lines, label = _lines(figures)
     for axes, (kind, title) in zip(panels, TITLES.items(), strict=True):
-        for colour, (name, drafts) in zip((*COLOURS[:-1],) * 9, lines.items(), strict=False):
+        for colour, (name, values) in zip((*COLOURS[:-1],) * 9, figures[kind].items(), strict=False):
             look = {"color": INK, "linewidth": 2.5} if name == ALL else {"color": colour}
-            values = figures[kind][name if name in figures[kind] else ALL]
-            axes.plot([places[draft] for draft in drafts], [values[d] for d in drafts], "o-", label=name, **look)
-        axes.set(title=title, xlabel=label, ylabel=UNITS[kind], ylim=(1 if kind == "round" else 0, None))
+            axes.plot([*values], [*values.values()], "o-", label=name, **look)
+        axes.set(title=title, xlabel="draft", ylabel=UNITS[kind], ylim=(1 if kind == "round" else 0, None))
         dress(axes)
     panels[-1].legend(fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)
     return save(figure, folder, "acceptance")
-
-
-def _lines(figures: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[str]], str]:
-    """Return where each draft stands, the drafts of each line, and what the horizontal axis is."""
-    names, learned = list(figures["right"][ALL]), "answers learned from (names of the drafts)"
-    families = {name: name.rpartition("/")[::2] for name in names}
-    if not all(number.isdecimal() for _, number in families.values()):
-        return {name: name for name in names}, dict.fromkeys(figures["right"], names), "draft"
-    places: dict[str, Any] = {name: int(number) for name, (_, number) in families.items()}
-    if not any(family for family, _ in families.values()):
-        return places, dict.fromkeys(figures["right"], names), learned
-    lines: dict[str, list[str]] = {}
-    for name, (family, _) in families.items():
-        lines.setdefault(family, []).append(name)
-    return places, lines, "answers learned from"
 
 
 class AnsweredPrompt(NamedTuple):

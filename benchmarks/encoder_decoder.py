@@ -8,14 +8,20 @@ shipped one does: that is enough to study acceptance.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedTokenizerBase, T5Config
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    DataCollatorForSeq2Seq,
+    GenerationConfig,
+    PreTrainedTokenizerBase,
+    T5Config,
+)
 
 from osd.bench.harness.plan import Count
 from osd.bench.harness.report import BenchResult
@@ -44,8 +50,8 @@ class PairShape(NamedTuple):
 
 
 TARGET, DRAFT = PairShape(2, 96, 3), PairShape(1, 48, 2)
-Example = tuple[list[int], list[int]]
-"""A question's tokens, and its answer's with the end token."""
+Example = dict[str, list[int]]
+"""A question's tokens, and its answer's with the end token as labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +91,7 @@ def bench_encoder_decoder(plan: EncoderDecoderPlan, settings: Settings, watch: W
             continue  # a run that was stopped goes on
         note(f"training the {name}: {count} steps")
         model = make_model(shape, tokenizer, plan.seed)
-        train(model, examples, count, plan.seed, lambda step, loss: note(f"  step {step}: loss {loss:.3f}"))
+        train(model, _batches(examples, tokenizer, plan.seed), count)
         model.save_pretrained(plan.out / name)
         tokenizer.save_pretrained(plan.out / name)
     segment = Segment(plan.prompts.name.split(".")[0], tuple(each.text for each in told[: plan.requests]))
@@ -107,7 +113,8 @@ def make_tokenizer() -> PreTrainedTokenizerBase:
 
 def example(tokenizer: Any, prompt: Prompt) -> Example:
     """Return a question and its answer as tokens."""
-    return tokenizer.encode(prompt.text), [*tokenizer.encode(prompt.fields["response"]), tokenizer.eos_token_id]
+    answer = [*tokenizer.encode(prompt.fields["response"]), tokenizer.eos_token_id]
+    return {"input_ids": tokenizer.encode(prompt.text), "labels": answer}
 
 
 def make_model(shape: PairShape, tokenizer: Any, seed: int) -> Any:
@@ -126,16 +133,14 @@ def make_model(shape: PairShape, tokenizer: Any, seed: int) -> Any:
     return model
 
 
-def train(
-    model: Any, examples: Sequence[Example], steps: int, seed: int, tell: Callable[[int, float], None]
-) -> None:  # fmt: skip
+def train(model: Any, batches: Iterator[dict[str, Tensor]], steps: int) -> None:
     """Train a model on answers, each token given the question and the tokens before it."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
     pace = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / WARM) * max(0.05, 1 - step / steps)
     )
     model.train()
-    for step, batch in zip(range(1, steps + 1), _batches(examples, seed), strict=False):
+    for step, batch in zip(range(1, steps + 1), batches, strict=False):
         loss = model(**batch).loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -143,21 +148,12 @@ def train(
         optimizer.step()
         pace.step()
         if step % TELL == 0 or step == steps:
-            tell(step, loss.item())
+            note(f"  step {step}: loss {loss.item():.3f}")
     model.eval()
 
 
-def _batches(examples: Sequence[Example], seed: int) -> Iterator[dict[str, Tensor]]:
+def _batches(examples: Sequence[Example], tokenizer: Any, seed: int) -> Iterator[dict[str, Tensor]]:
     """Yield batches without end, questions padded, and answers with −100, which transformers passes over."""
-    chance = random.Random(seed)
+    chance, collate = random.Random(seed), DataCollatorForSeq2Seq(tokenizer)
     while True:
-        some = chance.sample(examples, min(BATCH, len(examples)))
-        read, labels = _padded([one for one, _ in some], 0), _padded([answer for _, answer in some], -100)
-        lengths = torch.tensor([len(one) for one, _ in some])
-        mask = (torch.arange(read.shape[1]) < lengths[:, None]).long()
-        yield {"input_ids": read, "attention_mask": mask, "labels": labels}
-
-
-def _padded(lines: Sequence[Sequence[int]], filler: int) -> Tensor:
-    width = max(map(len, lines))
-    return torch.tensor([[*line, *[filler] * (width - len(line))] for line in lines])
+        yield dict(collate(chance.sample(examples, min(BATCH, len(examples)))))

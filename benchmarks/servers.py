@@ -178,18 +178,22 @@ def transformers_ways(pair: Pair, max_tokens: int) -> list[Other]:
 
 def vllm_ways(pair: Pair, python: Path, rows: int) -> list[Other]:
     """As it is, with the draft, and with look-up."""
-    command = [
-        str(python), "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", pair.target.name, "--host",
-        "127.0.0.1", "--dtype", _dtype(pair), "--max-num-seqs", str(rows), "--max-model-len", str(pair.limit),
-    ]  # fmt: skip
+    command = vllm_command(python, pair.target.name, _dtype(pair), pair.limit, rows)
     draft = {"method": "draft_model", "model": pair.draft.name, "num_speculative_tokens": LOOKED_UP}
     looking = {"method": "ngram", "num_speculative_tokens": LOOKED_UP, "prompt_lookup_max": LOOKED_UP}
     body = {"model": pair.target.name, "ignore_eos": True}
-    return [
-        Other("vllm", [*command, "--port"], body),
-        Other("vllm draft", [*command, "--speculative-config", json.dumps(draft), "--port"], body, speculates=True),
-        Other("vllm look-up", [*command, "--speculative-config", json.dumps(looking), "--port"], body, speculates=True),
+    return [Other("vllm", [*command, "--port"], body)] + [
+        Other(f"vllm {name}", [*command, "--speculative-config", json.dumps(how), "--port"], body, speculates=True)
+        for name, how in (("draft", draft), ("look-up", looking))
     ]
+
+
+def vllm_command(python: Path, target: str, dtype: str, length: int, rows: int) -> list[str]:
+    """Return the command line of a vLLM that serves a target on this machine, but for its port."""
+    return [
+        str(python), "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", target, "--host", "127.0.0.1",
+        "--dtype", dtype, "--max-model-len", str(length), "--max-num-seqs", str(rows),
+    ]  # fmt: skip
 
 
 def _dtype(pair: Pair) -> str:

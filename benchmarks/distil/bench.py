@@ -4,7 +4,6 @@ reads the target's answers to prompts that none has seen (:mod:`benchmarks.disti
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,12 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from benchmarks.distil.texts import AnsweredSet, PromptSplit, TextTest, answered
+from benchmarks.figures import PaperFigure, difference_of_shares, ratio_of_sums
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.plan import Count, PairPlan, data_sets, facts_of, new_folder, sampling_of
 from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult
-from osd.bench.harness.turns import measure_all
+from osd.bench.harness.turns import Cell, Job, measure_all
 from osd.bench.harness.watch import Watch
 from osd.demo.runner.process import command, environment, save_settings
 from osd.engine.session import in_folder
@@ -111,25 +111,20 @@ class DistilPlan(PairPlan):
 
 
 @dataclass(frozen=True, slots=True)
-class DistilJob:
-    """One cell of the table."""
+class DistilSet:
+    """Where drafts are compared: a data set at one temperature."""
 
-    data_set: str
+    name: str
     temperature: float
-    arm: DistilArm
 
     def __str__(self) -> str:
-        return f"{self.data_set}, temperature {self.temperature:g}: {self.arm}"
+        return f"{self.name}, temperature {self.temperature:g}"
 
 
 @dataclass(frozen=True, slots=True)
-class DistilCell:
-    """What came of it, text by text."""
+class Distilled:
+    """What came of a draft, text by text."""
 
-    data_set: str
-    temperature: float
-    name: str
-    loss: str
     accepted: list[float]
     """Expected number of accepted positions, by test text."""
     positions: list[int]
@@ -140,24 +135,25 @@ class DistilCell:
     """What training took, drawing texts included."""
     loss_last: float = 0.0
 
-    @property
-    def job(self) -> DistilJob:
-        """What was measured."""
-        return DistilJob(self.data_set, self.temperature, DistilArm(self.name, self.loss))
+
+DistilJob = Job[DistilSet, DistilArm]
+DistilCell = Cell[DistilJob, Distilled]
 
 
 def bench_distil(plan: DistilPlan, settings: Settings, watch: Watch) -> BenchResult:
     """Load the pair, and make the table."""
     sampling_of(max(plan.temperature), plan.top_p)  # refuses a top-p that keeps nothing
     pair = choose_pair(settings.serve, plan.target, plan.draft).load(settings.serve)
-    return distil_table(replace(plan, out=plan.out or new_folder("bench-distil")), plan.arms, pair, settings, watch)
+    out = plan.out or new_folder("bench-distil")
+    facts, cells = distil_table(replace(plan, out=out), plan.arms, pair, settings, watch)
+    return BenchResult("distil", facts, figures_of(cells), tables_of(cells), {"every text": out / LOG}, watch.stopped)
 
 
 def distil_table(
     plan: DistilPlan, arms: Sequence[DistilArm], pair: Pair, settings: Settings, watch: Watch
-) -> BenchResult:
-    """Measure every cell that the plan's folder does not hold yet. Raises BadInput, BadPromptFile, BadSetting,
-    TrainingFailed and StoreWriteFailed."""
+) -> tuple[dict[str, Any], list[DistilCell]]:
+    """Measure every cell that the plan's folder does not hold yet; return facts and cells. Raises BadInput,
+    BadPromptFile, BadSetting, TrainingFailed and StoreWriteFailed."""
     assert plan.out
     longest = row_limit(pair, settings.serve) - plan.max_tokens
     sets = data_sets(plan, pair.tokenizer, plan.requests + plan.test_requests, longest, seed=plan.seed)
@@ -167,10 +163,8 @@ def distil_table(
         jsd_beta=learn.jsd_beta,
     )  # fmt: skip
     folder, table = RunFolder(plan.out, facts, LOG, DistilCell), _Table(pair, settings, splits, plan)
-    jobs = [DistilJob(name, t, arm) for t in plan.temperature for name in splits for arm in arms]
-    cells = measure_all(jobs, table.measure, watch, folder=folder, job_of=lambda cell: cell.job)
-    files = {"every text": plan.out / LOG}
-    return BenchResult("distil", facts, figures_of(cells), tables_of(cells), files, watch.stopped)
+    jobs = [Job(DistilSet(name, t), arm) for t in plan.temperature for name in splits for arm in arms]
+    return facts, measure_all(jobs, table.measure, watch, folder=folder)
 
 
 def split(prompts: Mapping[str, Sequence[Tokens]], test: int) -> dict[str, PromptSplit]:
@@ -187,33 +181,31 @@ class _Table:
     def __init__(self, pair: Pair, settings: Settings, splits: Mapping[str, PromptSplit], plan: DistilPlan) -> None:
         self._pair, self._settings, self._splits, self._plan = pair, settings, splits, plan
         self._out = plan.out or Path()
-        self._at: tuple[str, float] | None = None
+        self._at: DistilSet | None = None
         self._answered: AnsweredSet
         self._test: TextTest
 
     def measure(self, job: DistilJob) -> DistilCell:
         """Distil a draft, let it read the test texts, and delete it again."""
-        plan, place = self._plan, (job.data_set, job.temperature)
-        folder = self._out / f"{job.data_set}-{job.temperature:g}"
-        if self._at != place:
-            sampling, split = sampling_of(job.temperature, plan.top_p), self._splits[job.data_set]
-            self._answered = answered(
-                self._pair, self._settings, split, sampling, plan.max_tokens, plan.positions, folder
-            )
-            self._test, self._at = TextTest(self._pair.target, self._answered.test, sampling), place
-        cell = DistilCell(job.data_set, job.temperature, job.arm.name, job.arm.loss, [], self._test.positions)
+        folder = self._out / f"{job.place.name}-{job.place.temperature:g}"
+        if self._at != job.place:
+            self._answer(job.place, folder)
+        positions = self._test.positions
         if not job.arm.learns:
-            return replace(cell, accepted=self._test.accepted(self._pair.draft))
+            return Cell(job, Distilled(self._test.accepted(self._pair.draft), positions))
         made = folder / "draft"
         shutil.rmtree(made, ignore_errors=True)  # of a run that was stopped
         done = self._distil(job, made)
-        draft = load_model(made, self._pair.device, self._settings.serve.dtype)
-        accepted = self._test.accepted(draft)
+        accepted = self._test.accepted(load_model(made, self._pair.device, self._settings.serve.dtype))
         shutil.rmtree(made)
-        return replace(
-            cell, accepted=accepted, trained=done["positions"], seconds=done["drawn_seconds"] + done["seconds"],
-            loss_last=done["loss_last"],
-        )  # fmt: skip
+        seconds = done["drawn_seconds"] + done["seconds"]
+        return Cell(job, Distilled(accepted, positions, done["positions"], seconds, done["loss_last"]))
+
+    def _answer(self, place: DistilSet, folder: Path) -> None:
+        plan, sampling = self._plan, sampling_of(place.temperature, self._plan.top_p)
+        split, limits = self._splits[place.name], (plan.max_tokens, plan.positions)
+        self._answered = answered(self._pair, self._settings, split, sampling, *limits, folder)
+        self._test, self._at = TextTest(self._pair.target, self._answered.test, sampling), place
 
     def _distil(self, job: DistilJob, out: Path) -> dict[str, Any]:
         """Return the trainer's summary."""
@@ -221,7 +213,7 @@ class _Table:
         settings = self._settings.changed(learn=job.arm.learn, storage={"directory": self._out / "data"})
         asked: list[object] = []
         if job.arm.draws:
-            asked += ["--target", in_folder(self._pair.target).name, "--temperature", job.temperature]
+            asked += ["--target", in_folder(self._pair.target).name, "--temperature", job.place.temperature]
             asked += ["--top-p", plan.top_p]
         draft = in_folder(self._pair.draft).name
         return distil_draft(settings, self._answered.learn, draft, out, plan.epochs, *asked, told=str(job))
@@ -235,67 +227,58 @@ def distil_draft(
     TrainingFailed."""
     config = save_settings(settings, out.parent / "osd.toml")
     plain = ("--samples", samples, "--draft", draft, "--out", out, "--epochs", epochs)
-    done = subprocess.run(
-        command("distil", *plain, "--config", config, "--json", *asked), env=environment(), capture_output=True,
-        text=True,
-    )  # fmt: skip
-    if done.returncode:
-        reason = "\n".join(done.stderr.splitlines()[-TAIL:])
-        raise TrainingFailed(run="(offline)", draft=told, reason=reason)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    said = trainer_said("distil", *plain, "--config", config, "--json", *asked, told=told)
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
 
 
-def alpha(cell: DistilCell) -> float:
-    """Return the share of test positions at which the target accepts."""
-    return sum(cell.accepted) / sum(cell.positions)
+def trainer_said(action: str, *asked: object, told: str, variables: Mapping[str, str] | None = None) -> str:
+    """Return what `python -m trainer` prints; ``told``: what it trains. Raises TrainingFailed, with the end of what it
+    said."""
+    own = environment() | dict(variables or {})
+    done = subprocess.run(command(action, *asked), env=own, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TrainingFailed(run="(offline)", draft=told, reason="\n".join(done.stderr.splitlines()[-TAIL:]))
+    return done.stdout
 
 
-def error(cell: DistilCell, other: DistilCell | None = None) -> float:
-    """Return the standard error of α, or of its difference to another draft's on the same texts: over texts, which are
-    what was drawn (a ratio estimator, as the gate's)."""
-    own = [a - (other.accepted[i] if other else 0.0) for i, a in enumerate(cell.accepted)]
-    n, total = len(own), sum(cell.positions)
-    mean = sum(own) / total
-    squares = sum((a - mean * m) ** 2 for a, m in zip(own, cell.positions, strict=True))
-    return math.sqrt(n / max(1, n - 1) * squares) / total
+def alpha(cell: DistilCell) -> PaperFigure:
+    """Return the share of test positions at which the target accepts, and its standard error over texts."""
+    return ratio_of_sums(cell.found.accepted, cell.found.positions)
+
+
+def against(cells: Sequence[DistilCell], cell: DistilCell) -> PaperFigure | None:
+    """Return α less that of TF with forward KL on the same texts; None where that is not there, or is the draft."""
+    same = (c for c in cells if c.job == Job(cell.job.place, REFERENCE))
+    if (beside := next(same, cell)) is cell:
+        return None
+    return difference_of_shares(cell.found.accepted, beside.found.accepted, cell.found.positions)
 
 
 def figures_of(cells: Sequence[DistilCell]) -> dict[str, Any]:
     """Return every cell with its α, error, and paired difference to TF with forward KL."""
     found = []
     for cell in cells:
+        own, less, place, arm = alpha(cell), against(cells, cell), cell.job.place, cell.job.arm
         facts = {
-            "set": cell.data_set, "temperature": cell.temperature, "arm": cell.name, "loss": cell.loss or None,
-            "alpha": alpha(cell), "error": error(cell), "positions_trained": cell.trained, "seconds": cell.seconds,
+            "set": place.name, "temperature": place.temperature, "arm": arm.name, "loss": arm.loss or None,
+            "alpha": own.value, "error": own.error, "positions_trained": cell.found.trained,
+            "seconds": cell.found.seconds,
         }  # fmt: skip
-        beside = _beside(cells, cell)
-        if beside is not None and beside is not cell:
-            facts |= {"against_tf": alpha(cell) - alpha(beside), "against_tf_error": error(cell, beside)}
-        found.append(facts)
+        found.append(facts | ({"against_tf": less.value, "against_tf_error": less.error} if less else {}))
     return {"cells": found}
-
-
-def _beside(cells: Sequence[DistilCell], cell: DistilCell) -> DistilCell | None:
-    same = (c for c in cells if (c.data_set, c.temperature) == (cell.data_set, cell.temperature))
-    return next((c for c in same if c.job.arm == REFERENCE), None)
 
 
 def tables_of(cells: Sequence[DistilCell]) -> dict[str, list[dict[str, str]]]:
     """Return a table a temperature: a line a draft, a column a data set."""
     tables: dict[str, list[dict[str, str]]] = {}
-    for temperature in dict.fromkeys(cell.temperature for cell in cells):
-        some = [cell for cell in cells if cell.temperature == temperature]
-        rows = {str(cell.job.arm): {"draft": str(cell.job.arm)} for cell in some}
+    for temperature in dict.fromkeys(cell.job.place.temperature for cell in cells):
+        some = [cell for cell in cells if cell.job.place.temperature == temperature]
+        rows = {cell.job.arm: {"draft": str(cell.job.arm)} for cell in some}
         for cell in some:
-            rows[str(cell.job.arm)][cell.data_set] = _shown(cells, cell)
+            own, less = alpha(cell), against(cells, cell)
+            beside = f" ({less.value:+.3f} ± {less.error or 0:.3f})" if less else ""
+            rows[cell.job.arm][cell.job.place.name] = f"{own.value:.3f} ± {own.error or 0:.3f}{beside}"
         name = "greedy" if temperature == 0 else f"temperature {temperature:g}"
         tables[f"α ± standard error, {name} (in brackets: less TF with forward KL, paired)"] = list(rows.values())
     return tables
-
-
-def _shown(cells: Sequence[DistilCell], cell: DistilCell) -> str:
-    own, beside = f"{alpha(cell):.3f} ± {error(cell):.3f}", _beside(cells, cell)
-    if beside is None or beside is cell:
-        return own
-    return f"{own} ({alpha(cell) - alpha(beside):+.3f} ± {error(cell, beside):.3f})"

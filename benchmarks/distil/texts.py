@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from osd.bench.contenders import run_in_order
 from osd.bench.harness.prompts import Tokens
 from osd.drafters.scoring import distributions, expected_hits, logits_of
 from osd.engine.engine import Engine
@@ -77,11 +78,10 @@ def answers(
         Request(prompt, most, sampling if sampling.greedy else replace(sampling, seed=number))
         for number, prompt in enumerate(prompts)
     ]
-    done = {completion.request.id: completion.tokens for completion in Engine(pair, alone).run(asked)}
-    length = max(len(prompt) for prompt in prompts) + most
-    reader = pair.target.decoder(1, length)
-    texts = ((request.prompt_tokens, done[request.id]) for request in asked)
-    return [_samples(reader, number, *text, settings.storage.top_k) for number, text in enumerate(texts) if text[1]]
+    texts = [done.tokens for done in run_in_order(Engine(pair, alone), asked)]
+    reader, k = pair.target.decoder(1, max(map(len, prompts)) + most), settings.storage.top_k
+    said = enumerate(zip(prompts, texts, strict=True))
+    return [_samples(reader, number, prompt, text, k) for number, (prompt, text) in said if text]
 
 
 def _samples(reader: Decoder, number: int, prompt: Tokens, tokens: Tokens, k: int) -> RequestSamples:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.distil.bench import trainer_said
 from benchmarks.distil.texts import answers
 from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.watch import Watch
-from osd.demo.runner.process import command, environment, save_settings
+from osd.demo.runner.process import save_settings
 from osd.engine.session import in_folder
 from osd.hotswap.new_draft import new_feature_version
 from osd.models.pair import Pair
@@ -27,8 +27,6 @@ from storage.store import open_store
 EPOCHS = 6
 PART = 40
 """Answers that are kept at once: a stopped run goes on behind the last part."""
-TAIL = 6
-"""Lines of a failed process that are told."""
 
 
 def trained_eagle(
@@ -47,14 +45,12 @@ def trained_eagle(
     watch.say(f"An EAGLE draft learns from {len(samples)} answers.")
     shutil.rmtree(folder / "data", ignore_errors=True)  # of a run that was stopped in training
     root = _stored(own, pair, samples)
-    done = subprocess.run(
-        command("once", "--config", save_settings(own, folder / "osd.toml"), "--draft", DEFAULT_DRAFT, "--json"),
-        env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    config = save_settings(own, folder / "osd.toml")
+    said = trainer_said("once", "--config", config, "--draft", DEFAULT_DRAFT, "--json", told="an EAGLE draft")
     with open_store(own) as store, writing(folder):
         version = store.versions.current(DEFAULT_DRAFT)
         if version.id == root:
-            raise TrainingFailed(run="(eagle)", draft=DEFAULT_DRAFT, reason=_why(done))
+            raise TrainingFailed(run="(eagle)", draft=DEFAULT_DRAFT, reason=_why(said))
         shutil.copytree(store.versions.folder(version), folder / "aside", dirs_exist_ok=True)
         (folder / "aside").rename(made)
     return made
@@ -95,7 +91,7 @@ def _settings(settings: Settings, target: str, data: Path, count: int) -> Settin
     return settings.changed(storage=storage, learn=learn, serve={"target": target, "draft": None, "max_batch": 8})
 
 
-def _why(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what the run said of itself, else the end of what its process said."""
-    runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return str(runs[-1].get("reason", runs[-1])) if runs else "\n".join(done.stderr.splitlines()[-TAIL:])
+def _why(said: str) -> str:
+    """Return what the run said of itself."""
+    runs = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return str(runs[-1].get("reason", runs[-1])) if runs else "it said nothing"

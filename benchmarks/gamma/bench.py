@@ -7,23 +7,25 @@ bench.json                  every figure, with definitions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gamma.contest import Contest, digest
-from benchmarks.gamma.costs import costs_of_engine, find_costs, profiles, save_costs
-from benchmarks.gamma.measured import GammaMeasured
-from benchmarks.gamma.plan import Contested, Entrant, GammaPlan
-from benchmarks.gamma.record import record_file
-from benchmarks.gamma.replay import Replay, plan_of
+from benchmarks.gamma.costs import CostTable, costs_of_engine, find_costs, profiles, save_costs
+from benchmarks.gamma.measured import DecodeCounts, GammaMeasured
+from benchmarks.gamma.oracle import OracleController
+from benchmarks.gamma.plan import MIX, ORACLE, Contested, Entrant, GammaJob, GammaPlan, GammaSetting
+from benchmarks.gamma.record import RecordPlan, record_file
 from benchmarks.gamma.result import Results
-from benchmarks.gamma.rounds import Recording, read_recording
+from benchmarks.gamma.rounds import RecordedText, Recording, read_recording
+from benchmarks.gamma.simulate import Simulated, Simulator, maker_of
 from osd.bench.contenders import Tokens
 from osd.bench.harness.folder import RunFolder
-from osd.bench.harness.plan import data_sets, new_folder
+from osd.bench.harness.plan import data_sets, facts_of, new_folder
 from osd.bench.harness.prompts import name_of
 from osd.bench.harness.report import BenchResult, save_json
 from osd.bench.harness.turns import measure_all
@@ -45,7 +47,7 @@ def bench_gamma(plan: GammaPlan, settings: Settings, watch: Watch) -> BenchResul
     settings = settings if plan.threads is None else settings.changed(serve={"threads": plan.threads})
     contested, out = Contested.of(plan, settings.gamma), plan.out or new_folder("bench-gamma")
     if plan.simulate:
-        return simulate_gamma(plan, contested, settings, out, watch)
+        return simulate_gamma(contested, settings, out, watch, insist=plan.insists)
     names = choose_pair(settings.serve, plan.target, plan.draft)
     sets = tuple(name_of(Path(path)) for path in plan.prompts) or tuple(DOMAINS)
     contested = replace(contested, target=names.target, draft=names.draft, data_sets=sets)
@@ -65,37 +67,108 @@ def measure_gamma(
     """
     plan = _able(plan, Contest(pair, settings, plan, prompts, {}).require_able, insist, watch)
     plan = replace(plan, prompts_digest=digest(sorted(prompts.items())))
-    folder, recorded = RunFolder(out, asdict(plan), MEASURED, GammaMeasured), list[Recording]()
+    folder = RunFolder(out, facts_of(plan), MEASURED, GammaMeasured)
+    asked = RecordPlan(
+        temperatures=plan.temperatures, new_tokens=plan.max_tokens, depth=plan.deepest(settings),
+        head=head_in_settings(settings.gamma, pair.draft),
+    )  # fmt: skip
     with watch.until_ctrl_c():
-        recorded.append(_record(pair, settings, plan, prompts, out, watch))
-    if not recorded:
-        return BenchResult("gamma", asdict(plan), {}, interrupted=True)
-    recording = recorded[0]
+        recording = record_file(out / ROUNDS, pair, prompts, asked, watch)
+    if watch.stopped:
+        return BenchResult("gamma", facts_of(plan), {}, interrupted=True)
     contest = Contest(pair, settings, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
     before = len(folder.finished)
-    measured = measure_all(
-        plan.jobs(), contest.measure, watch, folder=folder, job_of=lambda each: each.job, work=plan.work
-    )
+    measured = measure_all(plan.jobs(), contest.measure, watch, folder=folder, work=plan.work)
     whole = len(folder.finished)
-    _leave_costs(contest, out, depth(settings, plan), mine=whole - before, all_=whole)
+    _leave_costs(contest, out, plan.deepest(settings), mine=whole - before, all_=whole)
     return _result(plan, measured, out, watch)
 
 
-def simulate_gamma(asked: GammaPlan, plan: Contested, settings: Settings, out: Path, watch: Watch) -> BenchResult:
+class Replay:
+    """Jobs of a plan, simulated. A data set's turn is all its traces."""
+
+    def __init__(self, recording: Recording, table: CostTable, settings: Settings, plan: Contested) -> None:
+        self.recording, self.table, self.plan = recording, table, plan
+        self._given = settings
+
+    def jobs(self) -> Iterator[GammaJob]:
+        """Those that can be replayed: transformers' modes cannot, a text has one turn, and there is one draft."""
+        for setting in self.plan.settings():
+            entrants = self.plan.entrants(setting, 0)
+            yield from (GammaJob(setting, entrant, 0) for entrant in entrants if entrant.kind != "assisted")
+
+    def require_able(self, entrant: Entrant) -> None:
+        """Try a controller on one trace. Raises OsdError where it cannot be replayed."""
+        setting = self.plan.main(self.plan.data_sets[0])
+        self.simulate(setting, entrant, self.traces(setting)[:1])
+
+    def measure(self, job: GammaJob) -> GammaMeasured:
+        """Simulate a job."""
+        return as_measured(job, self.simulate(job.setting, job.entrant, self.traces(job.setting)))
+
+    def traces(self, setting: GammaSetting) -> list[RecordedText]:
+        """A setting's traces in the order in which they are served."""
+        if setting.data_set != MIX:
+            return list(self.recording.of(setting.data_set, setting.temperature))
+        kept = [iter(self.recording.of(name, setting.temperature)) for name in self.plan.data_sets]
+        mixed: list[RecordedText] = []
+        while stretch := [trace for some in kept for trace in islice(some, self.plan.mix)]:
+            mixed += stretch
+        return mixed
+
+    def simulate(self, setting: GammaSetting, entrant: Entrant, traces: Sequence[RecordedText]) -> Simulated:
+        """Replay the traces under a new controller, with chains as deep as those recorded."""
+        deepest = min(self.plan.deepest(self._given), self.recording.depth)
+        make = (
+            maker_of(self._given, entrant.name, entrant.gamma, deepest)
+            if entrant != ORACLE
+            else (lambda _: OracleController(traces, deepest))
+        )
+        simulator = Simulator(make, self.table, batch=setting.batch)
+        simulator.probe()
+        return simulator.run(traces)
+
+
+def plan_of(recording: Recording, plan: Contested) -> Contested:
+    """The part of a plan that a recording can show: its data sets and temperatures, gammas as deep as its chains."""
+    data_sets = tuple(dict.fromkeys(trace.data_set for trace in recording.traces))
+    warm = {trace.temperature for trace in recording.traces}
+    gammas = tuple(gamma for gamma in plan.initial_gammas if gamma <= recording.depth)
+    return replace(
+        plan,
+        target=recording.target,
+        draft=recording.draft,
+        data_sets=data_sets,
+        initial_gammas=gammas,
+        initial=min(plan.initial, recording.depth),
+        temperatures=tuple(t for t in plan.temperatures if t in warm),
+        max_tokens=recording.new_tokens,
+        turns=1,
+        random_draft=False,
+    )
+
+
+def as_measured(job: GammaJob, seen: Simulated) -> GammaMeasured:
+    """A replay as a measurement: its time is the table's, its decisions' is real."""
+    counted = {each.name: getattr(seen, each.name) for each in fields(DecodeCounts)}
+    return GammaMeasured(job=job, seconds=seen.clock_ms / 1000, **counted)
+
+
+def simulate_gamma(plan: Contested, settings: Settings, out: Path, watch: Watch, *, insist: bool = True) -> BenchResult:
     """Replay a recording under costs by their file or name.
 
     Raises BadBenchFile, StoreWriteFailed, BadSetting when nothing that the plan asks for was recorded.
     """
-    if asked.costs is None or asked.simulate is None:
+    if plan.costs is None or plan.simulate is None:
         reason = f"--simulate needs costs: costs.json of a run, or one of {', '.join(profiles())}"
         raise BadSetting(source="option", key="--costs", reason=reason)
-    table, recording = find_costs(asked.costs), read_recording(asked.simulate)
+    table, recording = find_costs(plan.costs), read_recording(plan.simulate)
     part = plan_of(recording, plan)
-    if not part.temperatures or not part.gammas:
+    if not part.temperatures or not part.initial_gammas:
         known = ", ".join(f"{t:g}" for t in sorted({trace.temperature for trace in recording.traces}))
         reason = f"recorded were temperatures {known} and chains of {recording.depth} tokens; ask for some of these"
         raise BadSetting(source="option", key="--simulate", reason=reason)
-    part = _able(part, Replay(recording, table, settings, part).require_able, asked.insists, watch)
+    part = _able(part, Replay(recording, table, settings, part).require_able, insist, watch)
     replayed = Replay(recording, table, settings, part)
     measured = measure_all(replayed.jobs(), replayed.measure, watch)
     return _result(part, measured, out, watch, {"costs": {"name": table.name, "source": table.source}})
@@ -116,26 +189,11 @@ def _able(plan: Contested, tried: Callable[[Entrant], None], insist: bool, watch
     return replace(plan, controllers=tuple(able))
 
 
-def depth(settings: Settings, plan: Contested) -> int:
-    """Return the tokens of a recorded chain: as many as any controller of the plan may draft."""
-    return max(settings.gamma.max, *plan.gammas)
-
-
-def _record(
-    pair: Pair, settings: Settings, plan: Contested, prompts: Mapping[str, Sequence[Tokens]], out: Path, watch: Watch
-) -> Recording:
-    return record_file(
-        out / ROUNDS, pair, prompts, temperatures=plan.temperatures, new_tokens=plan.max_tokens,
-        depth=depth(settings, plan), head=head_in_settings(settings.gamma, pair.draft),
-        watch=watch,
-    )  # fmt: skip
-
-
 def _leave_costs(contest: Contest, out: Path, depth: int, *, mine: int, all_: int) -> None:
     """Write what this session's passes cost, unless an earlier one left costs and made more of the measurements."""
     if (out / COSTS).exists() and 2 * mine < all_:
         return
-    batches = contest.plan.batches
+    batches = contest.plan.batch_sizes
     with suppress(BadInput):  # nothing was timed
         save_costs(out / COSTS, costs_of_engine(contest.costs, "measured", SOURCE, batches=batches, depth=depth))
 
@@ -145,7 +203,7 @@ def _result(
 ) -> BenchResult:
     """Work the figures out and leave them in the folder; of a run that was stopped there are none."""
     if watch.stopped:
-        return BenchResult("gamma", asdict(plan), {}, interrupted=True)
+        return BenchResult("gamma", facts_of(plan), {}, interrupted=True)
     results = Results(plan, measured, more or {})
     files = {"all figures": save_json(out / BENCH, results.summary())}
-    return BenchResult("gamma", asdict(plan), results.figures(), results.tables(), files)
+    return BenchResult("gamma", facts_of(plan), results.figures(), results.tables(), files)

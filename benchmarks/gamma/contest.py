@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.gamma.measured import GammaMeasured
+from benchmarks.gamma.measured import DecodeCounts, GammaMeasured
 from benchmarks.gamma.oracle import OracleController
 from benchmarks.gamma.plan import ORACLE, Contested, Draft, Entrant, GammaJob, GammaSetting, engine_settings
 from benchmarks.gamma.rounds import RecordedText
-from osd.bench.contenders import Tokens, assisted_contender, wait_for_compiled
+from benchmarks.gamma.simulate import maker_of, observe_draft
+from osd.bench.contenders import Tokens, assisted_contender, run_in_order, wait_for_compiled
 from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, Signal
 from osd.gamma.costs.model import nearly
-from osd.gamma.factory import make_controller
 from osd.gamma.planner import GammaPlanner
 from osd.models.model import Model
 from osd.models.pair import Pair
@@ -54,17 +54,13 @@ class TimedRow:
 
 
 class Timed:
-    """A controller that answers as the one inside it, and keeps count of the time that answering takes."""
+    """A controller that answers as the one inside it, and counts its answers and the time that they take."""
 
     def __init__(self, inner: GammaController) -> None:
         self.inner = inner
         self.name = inner.name
         self.signal: Signal = inner.signal
-        self.spent_ns = 0
-        """Nanoseconds of processor time in plan, should_continue and observe: what other processes take is left out,
-        and what it takes to read the clock."""
-        self.decisions = 0
-        """Answers to single requests: how far to draft, and after each token whether to go on."""
+        self.counts = DecodeCounts()
         self.started = 0
         """Requests."""
 
@@ -73,18 +69,17 @@ class Timed:
         self.started += 1
         return TimedRow(self.inner.start(), self)
 
-    def took(self, before: int, begun: int) -> None:
+    def took(self, before: int, begun: int, answers: int = 0) -> None:
         """A call that has just ended, whose clock was read twice at its beginning: from one reading to the next lies a
         reading, and a call that does next to nothing may seem shorter than it."""
-        self.spent_ns += max(0, time.thread_time_ns() - begun - (begun - before))
+        self.counts.add_decisions(answers, max(0, time.thread_time_ns() - begun - (begun - before)))
 
     def plan(self, rows: Sequence[TimedRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
         """Tokens to draft at most, a row."""
         states = [row.inner for row in rows]
         before, begun = time.thread_time_ns(), time.thread_time_ns()
         gammas = self.inner.plan(states, rooms, batch, unread)
-        self.took(before, begun)
-        self.decisions += len(states)
+        self.took(before, begun, len(states))
         return gammas
 
     def should_continue(self, rows: Sequence[TimedRow], drafted: int, signals: Sequence[Any]) -> list[DraftDecision]:
@@ -92,43 +87,24 @@ class Timed:
         states = [row.inner for row in rows]
         before, begun = time.thread_time_ns(), time.thread_time_ns()
         answers = self.inner.should_continue(states, drafted, signals)
-        self.took(before, begun)
-        self.decisions += len(states)
+        self.took(before, begun, len(states))
         return answers
 
 
-class Rounds:
-    """What rounds of one job came to, and how long they took, from the end of the one before, decisions left out.
+class RoundClock:
+    """Times the rounds of one job from the end of the one before, decisions left out. The round in which a request
+    comes in also read its prompt: of it is kept only what kind it was."""
 
-    The round in which a request comes in also read its prompt: of it is kept only what kind it was.
-    """
-
-    def __init__(self) -> None:
-        self.draft_passes = self.target_passes = 0
-        self.clock_ms = 0.0
-        """All drafting and verifying, milliseconds."""
-        self.took_ms: dict[str, list[float]] = {}
-        """By kind."""
-        self.first: dict[str, int] = {}
-        """Rounds in which a request came in, by kind."""
-        self.texts: list[dict[str, int]] = []
-        """Rounds by kind, of one text after another; of a batch of several, of those that ran between two arrivals."""
+    def __init__(self, measured: GammaMeasured, timed: Timed) -> None:
+        self.measured, self._timed = measured, timed
         self._at = self._decided = self._started = 0
 
-    def facts(self) -> dict[str, Any]:
-        """Return them by the names that a measurement has for them."""
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
-
-    def add(self, kind: str, timed: Timed) -> None:
+    def end_round(self, kind: str) -> None:
         """A round has ended."""
-        now, decided = time.perf_counter_ns(), timed.spent_ns
-        if timed.started != self._started:
-            self.first[kind] = self.first.get(kind, 0) + 1
-            self.texts.append({})
-        else:
-            self.took_ms.setdefault(kind, []).append(round((now - self._at - decided + self._decided) / 1e6, 4))
-        self.texts[-1][kind] = self.texts[-1].get(kind, 0) + 1
-        self._at, self._decided, self._started = time.perf_counter_ns(), decided, timed.started
+        now, decided = time.perf_counter_ns(), self.measured.decision_ns
+        alone = self._timed.started == self._started
+        self.measured.add_kind(kind, (now - self._at - decided + self._decided) / 1e6 if alone else None)
+        self._at, self._decided, self._started = time.perf_counter_ns(), decided, self._timed.started
 
 
 class CountedCosts(CostModel):
@@ -139,32 +115,29 @@ class CountedCosts(CostModel):
         """``batch``: rows of a whole one."""
         super().__init__()
         self._everyone, self._whole = everyone, batch
-        self.timed: Timed | None = None
-        """The controller whose rounds these are."""
-        self.by_kind = Rounds()
+        self.clock: RoundClock | None = None
+        """What is counted; nothing while an entrant warms up."""
         self._drafted = (0, 0)
         """Counts of the round under way: draft passes, tokens that the drafter had to read first."""
 
     def observe_draft(self, batch: int, steps: int, ms: float) -> None:
         """See :class:`~osd.gamma.costs.model.CostModel`."""
         super().observe_draft(batch, steps, ms)
-        self.by_kind.draft_passes += steps
-        self.by_kind.clock_ms += ms
         self._drafted = steps, nearly(self.unread)
+        if self.clock:
+            self.clock.measured.add_draft(steps, ms)
         if batch == self._whole:
-            self._everyone.unread = self.unread
-            self._everyone.observe_draft(batch, steps, ms)
+            observe_draft(self._everyone, batch, steps, self.unread, ms)
 
     def observe_verify(self, batch: int, tokens: int, ms: float, context: int = 0) -> None:
         """See :class:`~osd.gamma.costs.model.CostModel`."""
         super().observe_verify(batch, tokens, ms, context)
-        self.by_kind.target_passes += 1
-        self.by_kind.clock_ms += ms
         if batch == self._whole:
             self._everyone.observe_verify(batch, tokens, ms, context)
-        if self.timed:
+        if self.clock:
             steps, unread = self._drafted
-            self.by_kind.add(f"{batch},{steps},{nearly(tokens)},{unread}", self.timed)
+            self.clock.measured.add_target(ms)
+            self.clock.end_round(f"{batch},{steps},{nearly(tokens)},{unread}")
         self._drafted = 0, 0
 
 
@@ -174,6 +147,12 @@ class Lodger:
 
     costs: CountedCosts
     controller: Timed
+
+    def count(self, measured: GammaMeasured | None) -> None:
+        """Count into a measurement from here on; None: what it decodes is no part of one."""
+        costs, controller = self.costs, self.controller
+        costs.clock = RoundClock(measured, controller) if measured else None
+        controller.counts = measured or DecodeCounts()
 
 
 class Contest:
@@ -197,7 +176,7 @@ class Contest:
 
     def measure(self, job: GammaJob) -> GammaMeasured:
         """Decode a job's prompts and say how that went."""
-        indices = self.plan.prompts(job.setting, job.turn, job.part)
+        indices = self.plan.turn_prompts(job.setting, job.turn, job.part)
         prompts = self._texts(indices)
         if job.entrant.kind == "assisted":
             return self._assisted(job, prompts)
@@ -207,31 +186,23 @@ class Contest:
         return self._timed(job, lodger, [self._request(job, i, prompt) for i, prompt in enumerate(prompts)])
 
     def _timed(self, job: GammaJob, lodger: Lodger, requests: Sequence[Request]) -> GammaMeasured:
-        costs, timed = lodger.costs, lodger.controller
-        costs.timed, costs.by_kind, timed.decisions, timed.spent_ns = timed, Rounds(), 0, 0
+        measured = GammaMeasured(job=job)
+        lodger.count(measured)
         begun = time.perf_counter()
         done = self.decode(job.setting, lodger, requests)
-        seconds, costs.timed = time.perf_counter() - begun, None  # what it decodes later is no part of this
-        rounds = [r for completion in done for r in completion.rounds]
-        return GammaMeasured(
-            job,
-            tokens=sum(len(completion.tokens) for completion in done),
-            seconds=seconds,
-            rounds=len(rounds),
-            drafted=sum(r.drafted for r in rounds),
-            accepted=sum(r.accepted for r in rounds),
-            decisions=timed.decisions,
-            decision_ns=timed.spent_ns,
-            digest="" if job.setting.temperature else digest([tuple(completion.tokens) for completion in done]),
-            **costs.by_kind.facts(),
-        )
+        measured.seconds = time.perf_counter() - begun
+        lodger.count(None)
+        for each in (each for completion in done for each in completion.rounds):
+            measured.add_round(each.drafted, each.accepted)
+        measured.tokens = sum(len(completion.tokens) for completion in done)
+        measured.digest = "" if job.setting.temperature else digest([tuple(each.tokens) for each in done])
+        return measured
 
     def decode(self, setting: GammaSetting, lodger: Lodger, requests: Sequence[Request]) -> list[Completion]:
         """Serve requests as this lodger; completions in the requests' order."""
         engine = self.engine(setting)
         engine.costs, engine.planner = lodger.costs, GammaPlanner(lodger.controller, {})
-        done = {completion.request.id: completion for completion in engine.run(requests)}
-        return [done[request.id] for request in requests]
+        return run_in_order(engine, requests)
 
     def engine(self, setting: GammaSetting) -> Engine:
         """The engine of a setting's batch size and draft."""
@@ -241,17 +212,13 @@ class Contest:
             self._engines[key] = Engine(pair, engine_settings(self._settings, self.plan, setting.batch, self._length))
         return self._engines[key]
 
-    def controller(self, setting: GammaSetting, entrant: Entrant, costs: CostModel) -> GammaController:
-        """A new controller of this name and initial gamma. Raises BadSetting."""
-        settings = engine_settings(self._settings, self.plan, setting.batch, self._length)
-        return make_controller(settings.changed(gamma={"initial": entrant.gamma}).gamma, costs, entrant.name)
-
     def lodger(self, setting: GammaSetting, entrant: Entrant) -> Lodger:
         """A new lodger."""
         costs, engine = CountedCosts(self.costs, setting.batch), self.engine(setting)
         engine.costs = costs
         engine.probe()
-        return Lodger(costs, Timed(self.controller(setting, entrant, costs)))
+        make = maker_of(self._settings, entrant.name, entrant.gamma, self.plan.deepest(self._settings))
+        return Lodger(costs, Timed(make(costs)))
 
     def lodger_of(self, setting: GammaSetting, entrant: Entrant) -> Lodger:
         """An entrant's own, warmed up when it is new."""
@@ -289,7 +256,7 @@ class Contest:
         contender = assisted_contender(self.pair, job.entrant.name, self.plan.max_tokens)
         begun = time.perf_counter()
         texts = contender.decode(prompts)
-        return GammaMeasured(job, sum(map(len, texts)), time.perf_counter() - begun)
+        return GammaMeasured(job=job, tokens=sum(map(len, texts)), seconds=time.perf_counter() - begun)
 
     def _request(self, job: GammaJob, index: int, prompt: Tokens) -> Request:
         seed = (job.turn * len(self._prompts) + job.part) * self.plan.size(job.setting) + index

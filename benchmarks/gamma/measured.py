@@ -25,17 +25,14 @@ Usual = Mapping[str, float]
 """Milliseconds of a round, by kind: rows, draft passes, tokens verified, tokens that the drafter read first."""
 
 
-@dataclass(frozen=True, slots=True)
-class GammaMeasured:
-    """What a job came to. The counts of transformers' modes are 0: they do not tell."""
+@dataclass(slots=True, kw_only=True)
+class DecodeCounts:
+    """What decoding came to, in an engine or in a replay."""
 
-    job: GammaJob
-    tokens: int
+    tokens: int = 0
     """Tokens that came out."""
-    seconds: float
-    """From the first prompt's submission to the last token."""
     rounds: int = 0
-    """Rounds of single requests (N_target, a request at a time)."""
+    """Rounds of single requests: each is a request's share in one target pass (N_target)."""
     drafted: int = 0
     accepted: int = 0
     draft_passes: int = 0
@@ -44,7 +41,35 @@ class GammaMeasured:
     clock_ms: float = 0.0
     """Milliseconds inside drafting and verifying, prompts' prefill left out."""
     decisions: int = 0
+    """Answers to single requests: how far to draft, and after each token whether to go on."""
     decision_ns: int = 0
+    """Nanoseconds of processor time in them and in observing: what other processes take is left out."""
+
+    def add_draft(self, passes: int, ms: float) -> None:
+        """Add draft passes over the batch, and their milliseconds."""
+        self.draft_passes, self.clock_ms = self.draft_passes + passes, self.clock_ms + ms
+
+    def add_target(self, ms: float) -> None:
+        """Add a target pass over the batch."""
+        self.target_passes, self.clock_ms = self.target_passes + 1, self.clock_ms + ms
+
+    def add_decisions(self, answers: int, ns: int) -> None:
+        """Add answers to single requests, and what they took."""
+        self.decisions, self.decision_ns = self.decisions + answers, self.decision_ns + ns
+
+    def add_round(self, drafted: int, accepted: int) -> None:
+        """Add a round of one request."""
+        self.rounds, self.drafted = self.rounds + 1, self.drafted + drafted
+        self.accepted += accepted
+
+
+@dataclass(slots=True, kw_only=True)
+class GammaMeasured(DecodeCounts):
+    """What a job came to. The counts of transformers' modes are 0: they do not tell."""
+
+    job: GammaJob
+    seconds: float = 0.0
+    """From the first prompt's submission to the last token."""
     digest: str = ""
     """Digest of all texts; empty where they are sampled or not osd's."""
     took_ms: dict[str, list[float]] = field(default_factory=dict)
@@ -53,9 +78,18 @@ class GammaMeasured:
     first: dict[str, int] = field(default_factory=dict)
     """Rounds in which a request came in, by kind."""
     texts: list[dict[str, int]] = field(default_factory=list)
-    """Rounds by kind, of one text after another."""
+    """Rounds by kind, of one text after another; of a batch of several, of those that ran between two arrivals."""
     texts_ms: list[float] = field(default_factory=list)
     """Milliseconds that those rounds usually take."""
+
+    def add_kind(self, kind: str, ms: float | None) -> None:
+        """Add a round over the batch; None where a request came in, whose prompt was read in it, too."""
+        if ms is None:
+            self.first[kind] = self.first.get(kind, 0) + 1
+            self.texts.append({})
+        else:
+            self.took_ms.setdefault(kind, []).append(round(ms, 4))
+        self.texts[-1][kind] = self.texts[-1].get(kind, 0) + 1
 
 
 def told(measured: Sequence[GammaMeasured]) -> list[GammaMeasured]:

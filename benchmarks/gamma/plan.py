@@ -138,44 +138,31 @@ class GammaPlan(PairPlan):
         return "all" not in self.controllers
 
 
-@dataclass(frozen=True)
-class Contested:
-    """Everything that decides what is measured. Kept in the run's folder, where a later run must find the same."""
+@dataclass(frozen=True, kw_only=True)
+class Contested(GammaPlan):
+    """A plan with all that decides what is measured. Kept in the run's folder, where a later run must find the same."""
 
-    target: str
-    draft: str
-    data_sets: tuple[str, ...]
-    prompts_digest: str
-    controllers: tuple[str, ...]
-    initial: int
+    data_sets: tuple[str, ...] = ()
+    prompts_digest: str = ""
+    initial: int = 0
     """Initial gamma of a controller wherever initial gammas are not swept."""
-    gammas: tuple[int, ...]
-    """Initial gammas swept in the main setting; fixed gamma has each of them in every setting."""
-    temperatures: tuple[float, ...]
-    batches: tuple[int, ...]
-    count: int
-    """Prompts of a turn, at least as many as the batch has rows."""
-    max_tokens: int
-    turns: int
     head: str | None = None
     """Folder of the draft's acceptance head."""
-    mix: int = 0
-    """Requests after which the mix changes its domain; 0: no mix."""
-    random_draft: bool = False
 
     @classmethod
     def of(cls, plan: GammaPlan, gamma: GammaSettings) -> Contested:
-        """Return what a plan asks for, still without a pair and data sets. Raises BadSetting."""
+        """Return what a plan asks for, still without data sets. Raises BadSetting."""
         nearest = min(plan.initial_gammas, key=lambda swept: abs(swept - gamma.initial))
-        return cls(
-            "", "", (), "", plan.named, nearest, plan.initial_gammas, plan.temperatures, plan.batch_sizes, plan.count,
-            plan.max_tokens, plan.turns, str(head) if (head := gamma.specdecpp.head) else None, plan.mix,
-            plan.random_draft,
-        )  # fmt: skip
+        head = str(gamma.specdecpp.head) if gamma.specdecpp.head else None
+        return cls(**vars(plan) | {"controllers": plan.named, "initial": nearest, "head": head})
 
     def main(self, data_set: str) -> GammaSetting:
         """The main setting of a data set."""
-        return GammaSetting(data_set, self.temperatures[0], self.batches[0])
+        return GammaSetting(data_set, self.temperatures[0], self.batch_sizes[0])
+
+    def deepest(self, settings: Settings) -> int:
+        """Tokens of a draft at most, so many as any controller may draft."""
+        return max(settings.gamma.max, *self.initial_gammas)
 
     @property
     def fewer_turns(self) -> int:
@@ -198,12 +185,12 @@ class Contested:
 
     def settings(self) -> list[GammaSetting]:
         """Every setting, the main ones first."""
-        cells = [(t, b) for t in self.temperatures for b in self.batches]
+        cells = [(t, b) for t in self.temperatures for b in self.batch_sizes]
         found = [GammaSetting(name, *cell) for cell in cells for name in self.data_sets]
         if self.mix:
             found.append(self.main(MIX))
         if self.random_draft:
-            warm, batches = self.temperatures[0], sorted({*self.batches, LARGE_BATCH})
+            warm, batches = self.temperatures[0], sorted({*self.batch_sizes, LARGE_BATCH})
             found += [GammaSetting(ALL, warm, batch, "random") for batch in batches]
             found.append(GammaSetting(ALL, warm, LARGE_BATCH))
         return found
@@ -216,16 +203,18 @@ class Contested:
         found = [ALONE, *(Entrant("rule", name, self.initial) for name in self.adaptive)]
         if setting.data_set == ALL:
             return found
-        found += [Entrant("rule", "fixed", gamma) for gamma in self.gammas if gamma]
+        found += [Entrant("rule", "fixed", gamma) for gamma in self.initial_gammas if gamma]
         if setting.temperature == 0:
             found.append(ORACLE)
         if is_main and setting.batch == 1 and setting.temperature == 0:
             found += [REFERENCES[name] for name in ASSISTED]
         if is_main and turn < self.fewer_turns:
-            found += [Entrant("rule", name, g) for name in self.adaptive for g in self.gammas if g != self.initial]
+            found += [
+                Entrant("rule", name, g) for name in self.adaptive for g in self.initial_gammas if g != self.initial
+            ]
         return found
 
-    def prompts(self, setting: GammaSetting, turn: int, part: int = 0) -> list[tuple[str, int]]:
+    def turn_prompts(self, setting: GammaSetting, turn: int, part: int = 0) -> list[tuple[str, int]]:
         """What a turn decodes: data sets, and numbers of prompts within them."""
         size, names = self.size(setting), self.data_sets
         numbers = range(turn * size, (turn + 1) * size)
@@ -236,7 +225,7 @@ class Contested:
 
     def warm_prompts(self, setting: GammaSetting) -> list[tuple[str, int]]:
         """A batch of prompts that no turn decodes."""
-        return self.prompts(setting, self.turns_of(setting))[: setting.batch]
+        return self.turn_prompts(setting, self.turns_of(setting))[: setting.batch]
 
     def prompts_needed(self) -> int:
         """Prompts of each data set that all of it takes."""
@@ -266,6 +255,5 @@ class Contested:
 
 def engine_settings(settings: Settings, plan: Contested, batch: int, length: int) -> Settings:
     """Return an engine's settings: room for every gamma of the plan and for texts of ``length`` tokens."""
-    largest = max(settings.gamma.max, *plan.gammas)
     serve = {"max_batch": batch, "max_length": length}
-    return settings.changed(serve=serve, gamma={"max": largest, "routes": {}})
+    return settings.changed(serve=serve, gamma={"max": plan.deepest(settings), "routes": {}})

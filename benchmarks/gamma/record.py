@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from benchmarks.gamma.contest import with_random_draft
 from benchmarks.gamma.rounds import Floats, Ints, RecordedText, Recording, read_recording, write_recording
-from osd.bench.contenders import Tokens
+from osd.bench.contenders import Tokens, run_in_order
 from osd.bench.harness.plan import Count, PairPlan, data_sets, facts_of
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.watch import Watch
@@ -65,25 +65,34 @@ def bench_rounds(plan: RoundsPlan, settings: Settings, watch: Watch) -> BenchRes
     longest = row_limit(pair, settings.serve) - plan.max_tokens - plan.depth
     sets = data_sets(plan, pair.tokenizer, plan.count, longest, seed=0)
     pair = with_random_draft(pair) if plan.random_draft else pair
+    asked = RecordPlan(temperatures=(0.0, 1.0), new_tokens=plan.max_tokens, depth=plan.depth)
     with watch.until_ctrl_c():
-        record_file(
-            plan.out, pair, sets, temperatures=(0.0, 1.0), new_tokens=plan.max_tokens, depth=plan.depth, watch=watch
-        )
+        record_file(plan.out, pair, sets, asked, watch)
     facts, files = facts_of(plan, target=pair.target.name, draft=pair.draft.name), {"rounds": plan.out}
     return BenchResult("rounds", facts, {}, files={} if watch.stopped else files, interrupted=watch.stopped)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPlan:
+    """What is recorded."""
+
+    temperatures: Sequence[float] = (0.0,)
+    new_tokens: int = 128
+    """Tokens of a text at most."""
+    depth: int = 20
+    """Tokens of a chain."""
+    seed: int = 0
+    """Of sampled texts and chains."""
+    head: HeadPass | None = None
+    """The draft's acceptance head."""
+    batch: int = 8
+    """Texts that are decoded together."""
+    rows: int = 32
+    """Chains that are drafted together."""
+
+
 def record_file(
-    path: Path,
-    pair: Pair,
-    data_sets: Mapping[str, Sequence[Tokens]],
-    *,
-    temperatures: Sequence[float] = (0.0,),
-    new_tokens: int = 128,
-    depth: int = 20,
-    seed: int = 0,
-    head: HeadPass | None = None,
-    watch: Watch,
+    path: Path, pair: Pair, data_sets: Mapping[str, Sequence[Tokens]], asked: RecordPlan, watch: Watch
 ) -> Recording:
     """Record into a file, which grows by one data set at one temperature at a time; what it holds already is kept.
 
@@ -91,47 +100,31 @@ def record_file(
     is seen to by who asks.
     """
     digests = fingerprint(pair.target.module), fingerprint(pair.draft.module)
-    wanted = Recording(pair.target.name, digests[0], pair.draft.name, digests[1], depth, new_tokens, seed)
+    depth, tokens = asked.depth, asked.new_tokens
+    wanted = Recording(pair.target.name, digests[0], pair.draft.name, digests[1], depth, tokens, asked.seed)
     recording = _kept(path, wanted) if path.exists() else wanted
-    for name, temperature in product(data_sets, temperatures):
-        prompts = data_sets[name]
+    for name, temperature in product(data_sets, asked.temperatures):
         if not recording.of(name, temperature):
-            traces = record_traces(
-                pair, name, prompts, temperature=temperature, new_tokens=new_tokens, depth=depth, seed=seed, head=head,
-                watch=watch,
-            )  # fmt: skip
+            traces = record_traces(pair, name, data_sets[name], temperature, asked, watch)
             recording = replace(recording, traces=(*recording.traces, *traces))
             write_recording(path, recording)
     return recording
 
 
 def record_traces(
-    pair: Pair,
-    data_set: str,
-    prompts: Sequence[Tokens],
-    *,
-    temperature: float = 0.0,
-    new_tokens: int = 128,
-    depth: int = 20,
-    seed: int = 0,
-    head: HeadPass | None = None,
-    batch: int = 8,
-    rows: int = 32,
-    watch: Watch,
+    pair: Pair, data_set: str, prompts: Sequence[Tokens], temperature: float, asked: RecordPlan, watch: Watch
 ) -> list[RecordedText]:
-    """Decode the prompts with the target alone, ``batch`` together, and draft a chain of ``depth`` tokens at every
-    position, ``rows`` chains together. ``seed``: of sampled texts and chains. Raises BadRequest for a prompt that
-    cannot be served, and DecoderOnly."""
+    """Decode the prompts with the target alone, and draft a chain at every position. Raises BadRequest for a prompt
+    that cannot be served, and DecoderOnly."""
     require_decoder_only(pair.target.module, "python -m benchmarks gamma", pair.target.name)
     if not prompts:
         return []
-    longest = min(max(map(len, prompts)) + new_tokens, pair.limit)
-    texts = _texts(pair, prompts, temperature, new_tokens, longest, depth, seed, batch)
-    drawer = ChainDrawer(pair, temperature, rows, longest + depth + 1, depth, seed, head)
-    traces = []
+    longest = min(max(map(len, prompts)) + asked.new_tokens, pair.limit)
+    texts, traces = _texts(pair, prompts, temperature, asked, longest), []
+    drawer = ChainDrawer(pair, temperature, asked, longest + asked.depth + 1)
     for prompt, (text, beyond) in zip(prompts, texts, strict=True):
         chains = drawer.chains(prompt, text, beyond)._asdict()
-        end = min(pair.limit, len(prompt) + new_tokens) - len(prompt)
+        end = min(pair.limit, len(prompt) + asked.new_tokens) - len(prompt)
         read, said = np.array(prompt, np.int32), np.array(text, np.int32)
         traces.append(RecordedText(data_set, temperature, end, read, said, **chains))
         watch.at(f"recording {data_set}, T={temperature:g}: {len(traces)} of {len(prompts)}")
@@ -158,25 +151,22 @@ def _kept(path: Path, wanted: Recording) -> Recording:
 
 
 def _texts(
-    pair: Pair, prompts: Sequence[Tokens], temperature: float, new_tokens: int, longest: int, depth: int, seed: int,
-    batch: int,
-) -> list[tuple[list[int], list[int]]]:  # fmt: skip
+    pair: Pair, prompts: Sequence[Tokens], temperature: float, asked: RecordPlan, longest: int
+) -> list[tuple[list[int], list[int]]]:
     """The target's texts; and, of a greedy one that ended early, how it would go on for a chain's length."""
-    settings = Settings().changed(
-        gamma={"rule": "fixed", "initial": 0}, serve={"max_batch": batch, "max_length": max(8, longest)}
-    )
+    serve = {"max_batch": asked.batch, "max_length": max(8, longest)}
+    settings = Settings().changed(gamma={"rule": "fixed", "initial": 0}, serve=serve)
 
-    def decode(asked: list[Request]) -> list[list[int]]:
-        done = {each.request.id: list(each.tokens) for each in Engine(pair, settings).run(asked)}
-        return [done[request.id] for request in asked]
+    def decode(requests: list[Request]) -> list[list[int]]:
+        return [list(done.tokens) for done in run_in_order(Engine(pair, settings), requests)]
 
-    texts = decode([
-        Request(tuple(prompt), new_tokens, Sampling(temperature, seed=seed + k)) for k, prompt in enumerate(prompts)
-    ])  # fmt: skip
+    samplings = [Sampling(temperature, seed=asked.seed + k) for k in range(len(prompts))]
+    texts = decode([Request(p, asked.new_tokens, own) for p, own in zip(prompts, samplings, strict=True)])
     beyond: list[list[int]] = [[] for _ in texts]
-    rooms = [min(new_tokens, longest - len(prompt)) - len(text) for prompt, text in zip(prompts, texts, strict=True)]
+    ends = [min(asked.new_tokens, longest - len(prompt)) for prompt in prompts]
+    rooms = [end - len(text) for end, text in zip(ends, texts, strict=True)]
     early = [k for k, room in enumerate(rooms) if room > 0 and not temperature]
-    on = decode([Request((*prompts[k], *texts[k]), min(depth, rooms[k]), ignore_eos=True) for k in early])
+    on = decode([Request((*prompts[k], *texts[k]), min(asked.depth, rooms[k]), ignore_eos=True) for k in early])
     for k, tokens in zip(early, on, strict=True):
         beyond[k] = tokens
     return list(zip(texts, beyond, strict=True))
@@ -206,16 +196,15 @@ class _Step(NamedTuple):
 class ChainDrawer:
     """Draws chains over one text after another."""
 
-    def __init__(
-        self, pair: Pair, temperature: float, rows: int, length: int, depth: int, seed: int, head: HeadPass | None
-    ) -> None:
-        """``rows`` positions together; ``length``: of the longest text, its prompt and a chain included."""
-        self._pair, self._depth, self._rows, self._head = pair, depth, rows, head
-        self._draft = pair.draft.decoder(rows, length)
-        self._draft.cache.wants_embedding = head is not None
-        self._target = pair.target.decoder(rows, length) if temperature else None
+    def __init__(self, pair: Pair, temperature: float, asked: RecordPlan, length: int) -> None:
+        """``length``: of the longest text, its prompt and a chain included."""
+        self._pair, self._depth, self._rows, self._head = pair, asked.depth, asked.rows, asked.head
+        self._draft = pair.draft.decoder(asked.rows, length)
+        cache = self._draft.cache
+        cache.wants_embedding = asked.head is not None
+        self._target = pair.target.decoder(asked.rows, length) if temperature else None
         self._sampling = Sampling(temperature)
-        self._chance = np.random.default_rng(seed)
+        self._chance = np.random.default_rng(asked.seed)
 
     @torch.inference_mode()
     def chains(self, prompt: Tokens, text: Sequence[int], beyond: Sequence[int]) -> Chains:

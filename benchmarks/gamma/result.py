@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.gamma.measured import GammaMeasured, told
 from benchmarks.gamma.plan import ALL, ALONE, MIX, REFERENCES, Contested, Entrant, GammaSetting
 from benchmarks.gamma.scene import Figures, Scene
+from osd.bench.harness.plan import facts_of
 
 RATIOS = (
     "throughput",
@@ -86,7 +87,7 @@ class Results:
     def summary(self) -> dict[str, Any]:
         """Everything, for bench.json."""
         settings = {str(setting): self._setting(scene) for setting, scene in self.scenes.items()}
-        return {"plan": asdict(self.plan), **self.figures(), "settings": settings, **self._more}
+        return {"plan": facts_of(self.plan), **self.figures(), "settings": settings, **self._more}
 
     def best_fixed(self, data_set: str) -> dict[str, int | None]:
         """By temperature and batch size."""
@@ -145,7 +146,7 @@ class Results:
         swept = [self.main[data_set].over_initial(name) for data_set in self.plan.data_sets if data_set in self.main]
         if not swept or not all(swept):
             return {}
-        means = [geometric_mean([each[gamma] for each in swept]) for gamma in self.plan.gammas]
+        means = [geometric_mean([each[gamma] for each in swept]) for gamma in self.plan.initial_gammas]
         mean = statistics.mean(means)
         return {
             "spread_over_initial_gamma": (max(means) - min(means)) / mean,

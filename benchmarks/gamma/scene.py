@@ -97,7 +97,7 @@ class Scene:
     @cached_property
     def fixed(self) -> dict[int, float]:
         """Throughput of each fixed gamma from 1 on."""
-        rates = {gamma: self.rate(Entrant("rule", "fixed", gamma)) for gamma in self.plan.gammas}
+        rates = {gamma: self.rate(Entrant("rule", "fixed", gamma)) for gamma in self.plan.initial_gammas}
         return {gamma: rate for gamma, rate in rates.items() if rate is not None}
 
     @property
@@ -108,9 +108,9 @@ class Scene:
     def over_initial(self, name: str) -> dict[int, float]:
         """Throughput at each initial gamma, over the turns that all of them took; empty where none were swept."""
         swept = range(self.plan.fewer_turns)
-        speeds = {gamma: self.speed(Entrant("rule", name, gamma), swept) for gamma in self.plan.gammas}
+        speeds = {gamma: self.speed(Entrant("rule", name, gamma), swept) for gamma in self.plan.initial_gammas}
         rates = {gamma: speed.rate for gamma, speed in speeds.items() if speed}
-        return rates if len(rates) == len(self.plan.gammas) > 1 else {}
+        return rates if len(rates) == len(self.plan.initial_gammas) > 1 else {}
 
     @cached_property
     def time_model(self) -> TimeModel | None:

@@ -15,51 +15,65 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
 from benchmarks.gamma.costs import CostTable
+from benchmarks.gamma.measured import DecodeCounts
 from benchmarks.gamma.rounds import RecordedText
 from osd.gamma.base import CostModel, GammaController, Observation, Signal
 from osd.gamma.costs.model import probe as time_passes
+from osd.gamma.factory import make_controller
 from osd.gamma.planner import GammaPlanner
 from osd.sequence import LAG
 from storage.errors import BadInput
+from storage.settings import Settings
 
 Make = Callable[[CostModel], GammaController]
-"""Makes a controller over the cost model that the simulator feeds: ``partial(make_controller, settings)``."""
+"""Makes a controller over the cost model that the simulator feeds."""
 
 
-@dataclass(slots=True)
-class Simulated:
-    """What a replay counted. Rounds and tokens are sums over requests, steps and passes those of the batch."""
+def maker_of(settings: Settings, name: str, initial: int, most: int, tables: Mapping[str, Any] | None = None) -> Make:
+    """Return what makes the controller of a rule. ``most``: tokens of a draft at most; ``tables``: settings of rules,
+    as ``{"gammatune": {"eta": 0.5}}``. Raises BadSetting."""
+    own = {"max": most, "initial": min(initial, most), "routes": {}, **(tables or {})}
+    gamma = settings.changed(gamma=own).gamma
+    return lambda costs: make_controller(gamma, costs, name)
 
-    emitted: int = 0
-    """Tokens of the texts."""
-    rounds: int = 0
-    """Rounds of single requests: each is a request's share in one target pass (N_target)."""
-    drafted: int = 0
-    accepted: int = 0
-    steps: int = 0
-    """Target passes over the batch."""
-    draft_passes: int = 0
-    """Draft passes over the batch."""
+
+def observe_draft(costs: CostModel, rows: int, passes: int, unread: int, ms: float) -> None:
+    """Tell a cost model what a draft took before which so many tokens had to be read."""
+    costs.unread = unread
+    costs.observe_draft(rows, passes, ms)
+
+
+@dataclass(slots=True, kw_only=True)
+class Simulated(DecodeCounts):
+    """What a replay counted; its milliseconds are the table's."""
+
     draft_ms: float = 0.0
     verify_ms: float = 0.0
-    decision_seconds: float = 0.0
-    """Processor seconds of this thread in plan, should_continue and observe; no part of the simulated time."""
-    decisions: int = 0
-    """Answers to single requests: how far to draft, and after each token whether to go on."""
     by_request: list[list[Observation]] = field(default_factory=list)
     """The rounds of each trace, in the traces' order; the text of all of them is the whole."""
 
     @property
     def tokens_per_second(self) -> float:
         """Emitted tokens a simulated second."""
-        spent = self.draft_ms + self.verify_ms
-        return 1e3 * self.emitted / spent if spent else 0.0
+        return 1e3 * self.tokens / self.clock_ms if self.clock_ms else 0.0
+
+    def add_passes(self, passes: int, draft_ms: float, verify_ms: float) -> None:
+        """Add the passes of a round over the batch."""
+        self.add_draft(passes, draft_ms)
+        self.add_target(verify_ms)
+        self.draft_ms, self.verify_ms = self.draft_ms + draft_ms, self.verify_ms + verify_ms
+
+    def add_seen(self, request: int, seen: Observation, tokens: int) -> None:
+        """Add a request's round, which brought so many tokens of its text."""
+        self.add_round(seen.drafted, seen.accepted)
+        self.tokens += tokens
+        self.by_request[request].append(seen)
 
 
 class _Row:
@@ -161,70 +175,50 @@ class Simulator:
         return self._result
 
     def _round(self) -> None:
-        self._result.decisions += len(self._rows)
-        begun = time.thread_time()
+        begun, asked = time.thread_time_ns(), len(self._rows)
         gammas = self._pace.plan(self._rows)
         lengths = list(gammas)
-        self._require_depth(lengths)
-        passes = self._draft(lengths)
-        self._result.decision_seconds += time.thread_time() - begun
+        if (most := max(lengths)) > (depth := self._rows[0].trace.depth):
+            reason = f"The controller asks for {most} drafted tokens and the recorded chains have {depth}"
+            raise BadInput(reason=f"{reason}; record deeper ones.")
+        passes = most if self.controller.signal == "none" else 0
+        while self.controller.signal != "none" and passes < max(lengths):
+            passes += 1
+            asked += sum([length >= passes for length in lengths])
+            self._pace.should_continue(self._rows, lengths, passes, partial(self._read, passes))
+        self._result.add_decisions(asked, time.thread_time_ns() - begun)
         self._charge(gammas, lengths, passes)
         for row, gamma, drafted in zip(self._rows, gammas, lengths, strict=True):
             self._commit(row, gamma, drafted, passes)
         self._leave()
-
-    def _require_depth(self, gammas: Sequence[int]) -> None:
-        for row, gamma in zip(self._rows, gammas, strict=True):
-            if gamma > row.trace.depth:
-                most = f"recorded chains have {row.trace.depth}"
-                raise BadInput(
-                    reason=f"The controller asks for {gamma} drafted tokens and the {most}; record deeper ones."
-                )
-
-    def _draft(self, lengths: list[int]) -> int:
-        """The draft passes of a round; ``lengths`` are shortened where rows stop."""
-        if self.controller.signal == "none":
-            return max(lengths)
-        passes = 0
-        while passes < max(lengths):
-            passes += 1
-            self._result.decisions += sum([length >= passes for length in lengths])
-            self._pace.should_continue(self._rows, lengths, passes, partial(self._read, passes))
-        return passes
 
     def _read(self, drafted: int, signal: Signal) -> list[Any]:
         return [row.signal(drafted) for row in self._rows]
 
     def _charge(self, gammas: Sequence[int], lengths: Sequence[int], passes: int) -> None:
         """What the passes of a round took, in milliseconds; the cost model is told, as by the engine."""
-        rows, tokens = len(lengths), sum(lengths) + len(lengths)
-        draft_ms = 0.0
+        rows, tokens, draft_ms = len(lengths), sum(lengths) + len(lengths), 0.0
         if passes:
             late = [row.unread() for row, gamma in zip(self._rows, gammas, strict=True) if gamma > 0]
-            self.costs.unread = sum(late)
             first = sum([each - 1 for each in late if each])  # a row's last token is the first draft pass's
             draft_ms = self._noisy(self._draft_ms(rows, passes) + first * self._unread_ms)
-            self.costs.observe_draft(rows, passes, draft_ms)
+            observe_draft(self.costs, rows, passes, sum(late), draft_ms)
         verify_ms = self._noisy(self._verify_ms(rows, tokens))
         self.costs.observe_verify(rows, tokens, verify_ms, sum([len(row.tokens) for row in self._rows]))
-        result = self._result
-        result.steps, result.draft_passes = result.steps + 1, result.draft_passes + passes
-        result.draft_ms, result.verify_ms = result.draft_ms + draft_ms, result.verify_ms + verify_ms
+        self._result.add_passes(passes, draft_ms, verify_ms)
 
     def _noisy(self, ms: float) -> float:
         return ms * math.exp(self._chance.gauss(0.0, self._noise)) if self._noise else ms
 
     def _commit(self, row: _Row, gamma: int, drafted: int, passes: int) -> None:
-        result, accepted = self._result, min(row.matches[row.position], drafted)
+        accepted = min(row.matches[row.position], drafted)
         chances = () if row.trace.greedy else row.trace.acceptance[row.position][: min(accepted + 1, drafted)].tolist()
-        result.emitted += row.commit(accepted, passes, gamma > 0)
+        tokens = row.commit(accepted, passes, gamma > 0)
         seen = Observation(gamma, drafted, accepted, row.tokens, chances)
-        begun = time.thread_time()
+        begun = time.thread_time_ns()
         row.gamma_state.observe(seen)
-        result.decision_seconds += time.thread_time() - begun
-        result.rounds, result.drafted = result.rounds + 1, result.drafted + drafted
-        result.accepted += accepted
-        result.by_request[row.index].append(seen)
+        self._result.add_decisions(0, time.thread_time_ns() - begun)
+        self._result.add_seen(row.index, seen, tokens)
 
     def _leave(self) -> None:
         """Finished rows leave; the last one takes the place of each, as in the engine."""
@@ -232,10 +226,3 @@ class Simulator:
             last = self._rows.pop()
             if index < len(self._rows):
                 self._rows[index] = last
-
-
-def simulate(
-    traces: Sequence[RecordedText], make: Make, table: CostTable, *, batch: int = 1, noise: float = 0.0, seed: int = 0
-) -> Simulated:
-    """One replay by a fresh controller. Raises as :meth:`Simulator.run`."""
-    return Simulator(make, table, batch=batch, noise=noise, seed=seed).run(traces)

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.gpu import passes
 from benchmarks.gpu.findings import Findings, GpuSizes
-from osd.bench.contenders import Contender, assisted_contender, generate, plain_contender
+from osd.bench.contenders import Contender, assisted_contender, generate, plain_contender, run_in_order
 from osd.bench.decode import DecodedTurns
 from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.turns import shifted
@@ -60,8 +60,7 @@ class Arms:
 
         def decode(prompts: Any) -> list[list[int]]:
             asked = [Request(prompt, max_new_tokens=self.sizes.new_tokens) for prompt in prompts]
-            done = {each.request.id: list(each.tokens) for each in engine.run(asked)}
-            return [done[request.id] for request in asked]
+            return [list(done.tokens) for done in run_in_order(engine, asked)]
 
         for turn in range(WARMING):
             decode(some_prompts(self.batch, self.pair.vocab_size, seed=turn))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -147,3 +147,15 @@ class PaperExperiment(Closed):
     def __str__(self) -> str:
         parts = [f"{self.texts} texts of each data set" * bool(self.texts), f"{self.tokens} tokens" * bool(self.tokens)]
         return ", ".join([part for part in parts if part] + [f"{self.seeds} seeds"] * (self.seeds > 1)) or "no model"
+
+
+Own = TypeVar("Own", bound=PaperExperiment)
+
+
+def shared(name: str) -> Callable[[Callable[[Own, PapersBench], Made]], Callable[[Own, PapersBench], Made]]:
+    """Let a method of experiments run once for all entries of the same size: what it returns is kept by this name."""
+
+    def wrap(method: Callable[[Own, PapersBench], Made]) -> Callable[[Own, PapersBench], Made]:
+        return wraps(method)(lambda own, bench: bench.once(own.named(name), lambda: method(own, bench)))
+
+    return wrap

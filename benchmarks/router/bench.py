@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from benchmarks.router import topics
+from benchmarks.router import guesses
 from benchmarks.router.folder import KEPT, BenchSides, LabelledFolder
-from benchmarks.router.languages import MOST_SPOKEN, language_model, measure_languages
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch, note
@@ -22,11 +20,8 @@ from router.topic import TopicModel
 from storage.errors import BadBenchFile
 from storage.settings import Settings
 
-T = TypeVar("T")
 Figures = dict[str, float | None]
-PROMPTS, DISTILBERT_PROMPTS = 1000, 40
-TOKENS_A_WORD = 1.3
-"""Tokens of a word-piece vocabulary of 30,000, in English."""
+PROMPTS = 1000
 KEPT_PART = f"{KEPT:.0%} of --train, by SHA-256 of the English sentence or the prompt"
 
 
@@ -55,7 +50,7 @@ def bench_router(plan: RouterPlan, settings: Settings, watch: Watch) -> BenchRes
     if plan.out:
         return keep_languages(folder, plan.out)
     figures = guess_all(BenchSides(folder, LabelledFolder(plan.test, note) if plan.test else None), watch)
-    facts = {"languages_20": MOST_SPOKEN, "tested_on": "--test" if plan.test else KEPT_PART}
+    facts = {"languages_20": guesses.MOST_SPOKEN, "tested_on": "--test" if plan.test else KEPT_PART}
     tables = {"Language and topic": [{"figure": name, "value": value} for name, value in figures.items()]}
     return BenchResult("router", facts, figures, tables, interrupted=watch.stopped)
 
@@ -65,7 +60,7 @@ def keep_languages(folder: LabelledFolder, out: Path) -> BenchResult:
     rows = folder.rows("tatoeba")
     if not rows:
         raise BadBenchFile(path=folder.path, reason="has no tatoeba.jsonl or tatoeba.jsonl.gz")
-    model = language_model(rows)
+    model = guesses.language_model(rows)
     save_languages(model, out)
     figures = {"languages": len(model.labels), "n_grams": model.ids.size, "bytes": out.stat().st_size}
     return BenchResult("router", {"train": folder.path}, figures, files={"languages": out})
@@ -76,25 +71,25 @@ def guess_all(sides: BenchSides, watch: Watch) -> Figures:
     models: dict[str, Any] = {}
 
     def languages() -> Figures:
-        models["languages"], found = measure_languages(sides)
+        models["languages"], found = guesses.measure_languages(sides)
         return found
 
     def intents() -> Figures:
-        models["topics"], found = topics.measure_intents(sides, "label")
-        return topics.figures(found)
+        models["topics"], found = guesses.measure_intents(sides, "label")
+        return guesses.intent_figures(found)
 
     def ten_topics() -> Figures:
-        found = topics.measure_intents(sides, "topic", calibrate=False)[1]
-        return {"topic_accuracy_clinc10": topics.accuracy(found)}
+        found = guesses.measure_intents(sides, "topic", calibrate=False)[1]
+        return {"topic_accuracy_clinc10": guesses.accuracy(found)}
 
     def never_seen() -> Figures:
-        found = topics.measure_intents(sides, "label", negatives=False, calibrate=False)[1]
-        return {"oos_auroc_never_seen": topics.auroc(found)}
+        found = guesses.measure_intents(sides, "label", negatives=False, calibrate=False)[1]
+        return {"oos_auroc_never_seen": guesses.auroc(found)}
 
     steps: dict[str, Callable[[], Figures]] = {
         "languages": languages, "10 topics": ten_topics, "150 intents": intents,
         "150 intents, outside never seen": never_seen,
-        "77 banking intents": lambda: {"banking77_accuracy": topics.measure_banking(sides)},
+        "77 banking intents": lambda: {"banking77_accuracy": guesses.measure_banking(sides)},
         "latency": lambda: measure_speed(sides, models["languages"], models["topics"]),
     }  # fmt: skip
     found: Figures = {}
@@ -104,39 +99,14 @@ def guess_all(sides: BenchSides, watch: Watch) -> Figures:
 
 
 def measure_speed(sides: BenchSides, languages: LanguageModel | None, intents: TopicModel | None) -> Figures:
-    """Return microseconds a prompt to guess both, one prompt at a time, without threads; a DistilBERT's beside them."""
+    """Return microseconds a prompt to guess both, one prompt at a time, without threads."""
     if not languages or not intents:
         return {}
     texts = [row.text for row in sides.unlearned("clinc150")[::7]][:PROMPTS]
-    taken = _microseconds(lambda text: (languages.predict(text), intents.predict(text)), [*texts[:50], *texts])[50:]
-    usual = float(np.median(taken))
-    beside, size = distilbert(texts)
-    return {
-        "latency_us_median": usual, "latency_us_p99": float(np.percentile(taken, 99)), "distilbert_us_median": beside,
-        "distilbert_million_parameters": size, "speedup_vs_distilbert": beside / usual,
-    }  # fmt: skip
-
-
-def distilbert(texts: Sequence[str]) -> tuple[float, float]:
-    """Return median microseconds a prompt, and millions of parameters, of a DistilBERT with random weights.
-
-    Batch 1, torch's own number of threads, as many tokens as the prompts would have; time to make tokens left out.
-    """
-    import torch
-    from transformers import DistilBertConfig, DistilBertModel
-
-    model = DistilBertModel(DistilBertConfig()).train(False)
-    size = sum(each.numel() for each in model.parameters()) / 1e6
-    lengths = [2 + round(TOKENS_A_WORD * len(text.split())) for text in texts[: DISTILBERT_PROMPTS + 5]]
-    with torch.inference_mode():
-        taken = _microseconds(lambda length: model(torch.randint(1000, 30000, (1, length))), lengths)
-    return median(taken[5:]), size
-
-
-def _microseconds(do: Callable[[T], object], what: Sequence[T]) -> list[float]:
     taken = []
-    for each in what:
+    for text in [*texts[:50], *texts]:
         start = time.perf_counter_ns()
-        do(each)
+        languages.predict(text)
+        intents.predict(text)
         taken.append((time.perf_counter_ns() - start) / 1000)
-    return taken
+    return {"latency_us_median": float(np.median(taken[50:])), "latency_us_p99": float(np.percentile(taken[50:], 99))}

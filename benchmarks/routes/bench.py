@@ -13,7 +13,7 @@ from benchmarks.routes.traffic import BY_LANGUAGE, arrange
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.plan import Arrival, Count, PairPlan, SampledPlan, facts_of, new_folder
 from osd.bench.harness.report import BenchResult, save_json
-from osd.bench.harness.turns import measure_all
+from osd.bench.harness.turns import Cell, measure_all
 from osd.bench.harness.watch import Watch, note
 from osd.demo.runner.circle import own_settings
 from osd.demo.runner.measure import WINDOW, moving_share
@@ -25,6 +25,7 @@ from storage.settings import Settings
 
 RoutesArm = Literal["single", "routed", "routed_lora", "by_language"]
 Order = Literal["mixed", "abrupt", "gradual", "linear", "apart"]
+RoutesCell = Cell[str, ArmResult]
 TEACHING = 80
 """Prompts of each data set from which topics are taught; they are not served."""
 
@@ -71,13 +72,23 @@ def bench_routes(plan: RoutesPlan, settings: Settings, watch: Watch) -> BenchRes
     for problem in problems:
         note(problem)
     out = plan.out or new_folder("bench-routes")
-    return serve_arms(replace(plan, target=names.target, draft=names.draft, out=out), settings, segments, watch)
+    plan = replace(plan, target=names.target, draft=names.draft, out=out)
+    facts, found = serve_arms(plan, settings, segments, watch)
+    if not found:
+        return BenchResult("routes", facts, {}, interrupted=True)
+    domains = list(facts["requests"])
+    figures = summary(found, domains)
+    summed = save_json(out / "summary.json", {**figures, "plan": facts})
+    files = {"summary": summed, "acceptance": draw(found, domains, out)}
+    rows = [{"domain": name, **parts} for name, parts in figures["domains"].items()]
+    tables = {"Acceptance of the last 100 requests": rows}
+    return BenchResult("routes", facts, figures, tables, files, watch.stopped)
 
 
 def serve_arms(
     plan: RoutesPlan, settings: Settings, segments: Sequence[Segment], watch: Watch, check_every: int = 40
-) -> BenchResult:
-    """Serve the mixed prompts once with each arm, and compare.
+) -> tuple[dict[str, Any], dict[str, ArmResult]]:
+    """Serve the mixed prompts once with each arm; return facts and what came of the arms.
 
     ``segments``: the prompts of each domain, of which the last TEACHING teach and the others are served. Raises
     BadSetting for too few prompts or a folder of another run, PairError, StoreError, TrainingFailed.
@@ -91,31 +102,22 @@ def serve_arms(
     teaching = {segment.name: list(segment.prompts[-TEACHING:]) for segment in segments}
     facts = facts_of(plan, requests={name: len(prompts) for name, prompts in served.items()}, arms=None, prompts=None)
     items, out = arrange(served, plan.order, plan.seed), plan.out
-    folder = RunFolder(out, facts, "arms.jsonl", ArmResult)
+    folder = RunFolder(out, facts, "arms.jsonl", RoutesCell)
     pair = load_pair(plan.target, plan.draft, device=settings.serve.device, dtype=settings.serve.dtype)
     setting = RoutesSetting(pair, items, teaching, plan.max_tokens, plan.arrival, check_every, plan.sampling)
     serve = {"target": plan.target, "draft": plan.draft, "max_batch": plan.batch}
 
-    def measure(arm: str) -> ArmResult:
-        own = own_settings(settings, _fresh(out, arm), serve=serve, router={"poll_seconds": 0.2})
-        return run_arm(setting, arm, own, out, watch)
+    def measure(arm: str) -> RoutesCell:
+        own = own_settings(settings, fresh(out, arm), serve=serve, router={"poll_seconds": 0.2})
+        return Cell(arm, run_arm(setting, arm, own, out, watch))
 
     arms: tuple[str, ...] = plan.arms
-    done = measure_all(arms, measure, watch, folder=folder, job_of=lambda result: result.arm)
-    if not done:
-        return BenchResult("routes", facts, {}, interrupted=True)
-    found = {result.arm: result for result in done}
-    figures = summary(found, list(served))
-    summed = save_json(out / "summary.json", {**figures, "plan": facts})
-    files = {"summary": summed, "acceptance": draw(found, list(served), out)}
-    rows = [{"domain": name, **parts} for name, parts in figures["domains"].items()]
-    tables = {"Acceptance of the last 100 requests": rows}
-    return BenchResult("routes", facts, figures, tables, files, watch.stopped)
+    return facts, {cell.job: cell.found for cell in measure_all(arms, measure, watch, folder=folder)}
 
 
-def _fresh(out: Path, arm: str) -> Path:
-    """Return a data directory for an arm: what an interrupted run left is beside it."""
-    return next(path for i in range(1, 1 << 20) if not (path := out / f"{arm}-{i}").exists())
+def fresh(folder: Path, name: str) -> Path:
+    """Return a path that is not there yet: what a stopped run left stands beside it."""
+    return next(path for i in range(1, 1 << 20) if not (path := folder / f"{name}-{i}").exists())
 
 
 def draw(arms: Mapping[str, ArmResult], domains: Sequence[str], out: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from storage.records import ratio
@@ -39,7 +39,6 @@ class RoutedRequest:
 class ArmResult:
     """One arm."""
 
-    arm: str
     seen: list[RoutedRequest] = field(default_factory=list)
     """In the order of finishing."""
     published: int = 0
@@ -54,19 +53,23 @@ class ArmResult:
     """The drafts that were in memory at the end: name, kind and bytes."""
     seconds: float = 0.0
 
+    def refuse(self) -> None:
+        """Count a request that could not be served."""
+        self.failed += 1
+
+    def ended(self, checked: int, differing: int, forgotten: float | None) -> ArmResult:
+        """Return it with what is known once the stream is over."""
+        return replace(self, checked=checked, differing=differing, forgotten=forgotten)
+
     def of(self, domain: str) -> list[RoutedRequest]:
         """Return a domain's requests."""
         return [one for one in self.seen if one.domain == domain]
 
 
-def alpha(seen: Sequence[RoutedRequest]) -> float | None:
-    """Return followed acceptance: see osd.demo.runner.measure."""
-    return ratio(sum(one.hits for one in seen), sum(one.emitted for one in seen))
-
-
-def frozen_alpha(seen: Sequence[RoutedRequest]) -> float | None:
-    """Return followed acceptance of the draft that learning started from."""
-    return ratio(sum(one.frozen_hits for one in seen), sum(one.emitted for one in seen))
+def alpha(seen: Sequence[RoutedRequest], *, frozen: bool = False) -> float | None:
+    """Return followed acceptance, of the draft that learning started from where it is ``frozen``: see
+    osd.demo.runner.measure."""
+    return ratio(sum(one.frozen_hits if frozen else one.hits for one in seen), sum(one.emitted for one in seen))
 
 
 def summary(arms: Mapping[str, ArmResult], domains: Sequence[str]) -> dict[str, Any]:
@@ -79,14 +82,17 @@ def summary(arms: Mapping[str, ArmResult], domains: Sequence[str]) -> dict[str, 
     line["failed"] = sum(arm.failed for arm in arms.values())
     line["lossless_checked"] = sum(arm.checked for arm in arms.values())
     line["lossless_failed"] = sum(arm.differing for arm in arms.values())
-    line["tokens_per_s"] = {name: _speed(arm.seen) for name, arm in arms.items()}
+    line["tokens_per_s"] = {
+        name: ratio(sum(one.emitted for one in arm.seen), sum(one.seconds for one in arm.seen))
+        for name, arm in arms.items()
+    }
     return line
 
 
 def _domain(arms: Mapping[str, ArmResult], name: str) -> dict[str, float | None]:
     found = {arm: alpha(result.of(name)[-LAST:]) for arm, result in arms.items()}
     anyone = next(iter(arms.values()))
-    return {"frozen": frozen_alpha(anyone.of(name)[-LAST:]), **found}
+    return {"frozen": alpha(anyone.of(name)[-LAST:], frozen=True), **found}
 
 
 def _gain(domains: Mapping[str, Mapping[str, float | None]]) -> float | None:
@@ -110,7 +116,3 @@ def _bytes(arms: Mapping[str, ArmResult]) -> dict[str, float]:
         if sizes:
             found[kind] = round(sum(sizes) / len(sizes))
     return found
-
-
-def _speed(seen: Sequence[RoutedRequest]) -> float | None:
-    return ratio(sum(one.emitted for one in seen), sum(one.seconds for one in seen))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.routes.result import LAST, ArmResult, RoutedRequest, alpha
 from benchmarks.routes.traffic import TrafficItem, set_up
@@ -61,7 +62,7 @@ class ArmStream:
         self._items: dict[str, tuple[int, TrafficItem]] = {}
         self._texts: list[tuple[str, Completion]] = []
         """Domain and text of each finished request."""
-        self.result = ArmResult(arm)
+        self.arm, self.result = arm, ArmResult()
 
     def run(self) -> ArmResult:
         """Serve everything. Raises TrainingFailed when training is gone or stuck."""
@@ -70,9 +71,7 @@ class ArmStream:
             for completion, spent in finished:
                 self._finish(completion, spent)
         self._alone.finish()
-        self.result.checked, self.result.differing = len(self._alone.checks), self._alone.failed
-        self.result.forgotten = self._forgotten()
-        return self.result
+        return self.result.ended(len(self._alone.checks), self._alone.failed, self._forgotten())
 
     def _requests(self) -> Iterator[Request]:
         """Yield requests in which nothing says what domain they are of."""
@@ -89,7 +88,7 @@ class ArmStream:
             yield request
 
     def _refused(self, error: BadRequest) -> None:
-        self.result.failed += 1
+        self.result.refuse()
 
     def _finish(self, completion: Completion, spent: Spent) -> None:
         number, item = self._items.pop(completion.request.id)
@@ -107,7 +106,7 @@ class ArmStream:
         if p is None and self._setting.check_every and len(self.result.seen) % self._setting.check_every == 0:
             self._alone.hold(completion, spent)
         late = alpha(self.result.seen[-LAST:]) or 0.0
-        self._watch.at(f"{self.result.arm}: {len(self.result.seen)} of {len(self._setting.items)}, α {late:.2f}")
+        self._watch.at(f"{self.arm}: {len(self.result.seen)} of {len(self._setting.items)}, α {late:.2f}")
 
     def _forgotten(self) -> float | None:
         """Return acceptance on the first domain's last texts when they were served, less what the draft that served
@@ -127,14 +126,13 @@ def run_arm(setting: RoutesSetting, arm: str, settings: Settings, folder: Path, 
     """Run one arm in a new folder. Raises StoreWriteFailed, StoreError, TrainingFailed."""
     begun = time.perf_counter()
     with _circle(setting, arm, settings, folder) as (store, engine, worker, drafts):
-        interval = settings.learn.most_waiting
-        arrival = make_arrival(setting.arrival, store, drafts, engine, interval)
-        stream = ArmStream(setting, arm, engine, arrival, worker, watch)
-        try:
-            return stream.run()
-        finally:
-            _add_facts(stream.result, store, engine, drafts)
-            stream.result.seconds = round(time.perf_counter() - begun, 1)
+        arrival = make_arrival(setting.arrival, store, drafts, engine, settings.learn.most_waiting)
+        result = ArmStream(setting, arm, engine, arrival, worker, watch).run()
+        runs = [run for draft in drafts for run in store.runs.list(draft, limit=MANY)]
+        result.published = sum(run.state is RunState.PUBLISHED for run in runs)
+        result.memory = _memory(engine)
+        result.seconds = round(time.perf_counter() - begun, 1)
+        return result
 
 
 @contextmanager
@@ -152,11 +150,9 @@ def _circle(
             yield store, engine, worker, drafts
 
 
-def _add_facts(result: ArmResult, store: Store, engine: Engine, drafts: Sequence[str]) -> None:
-    runs = [run for draft in drafts for run in store.runs.list(draft, limit=MANY)]
-    result.published = sum(run.state is RunState.PUBLISHED for run in runs)
+def _memory(engine: Engine) -> list[dict[str, Any]]:
     memory = engine.draft_manager.memory()
-    result.memory = [
+    return [
         {"draft": draft, "bytes": one.weight_bytes, **{k: v for k, v in asdict(one).items() if k != "weight_bytes"}}
         for draft, one in memory.items()
         if draft != DEFAULT_DRAFT or len(memory) == 1

@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,14 +14,13 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from benchmarks.trees.corpora import Knowledge, own_answers, read_texts
-from benchmarks.trees.decoding import DecodedText, decoder_of
-from benchmarks.trees.methods import ALONE, BY_NAME, SEARCHES, TreesUnit, units_of
-from benchmarks.trees.result import BIN, UnitLine, summary
+from benchmarks.trees.methods import ALONE, BY_NAME, SEARCHES, DecodedText, TreesUnit, decoder_of, units_of
+from benchmarks.trees.result import BIN, TreesCell, summary
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.plan import Count, PairPlan, data_sets, facts_of
 from osd.bench.harness.prompts import Tokens
-from osd.bench.harness.report import BenchResult, plain, save_json
-from osd.bench.harness.turns import measure_all
+from osd.bench.harness.report import BenchResult, save_json
+from osd.bench.harness.turns import Cell, measure_all
 from osd.bench.harness.watch import Watch
 from osd.drafters.ngram import BadCorpus
 from osd.drafters.ngram.corpus_stats import table_stats
@@ -76,34 +75,29 @@ def bench_trees(plan: TreesPlan, settings: Settings, watch: Watch) -> BenchResul
         raise BadInput(reason=f"{reason}; give other files.")
     pair = choose_pair(settings.serve, plan.target, plan.draft).load(settings.serve)
     sets = data_sets(plan, pair.tokenizer, plan.count, row_limit(pair, settings.serve) - plan.max_tokens, seed=0)
-    return measure_trees(plan, pair, sets, settings, watch)
+    facts, cells, known = measure_trees(plan, pair, sets, settings, watch)
+    if watch.stopped:
+        return BenchResult("trees", facts, {}, interrupted=True)
+    figures = _figures(cells, known)
+    return BenchResult("trees", facts, figures, _tables(figures), leave(figures, plan.out))
 
 
 def measure_trees(
     plan: TreesPlan, pair: Pair, sets: Mapping[str, list[Tokens]], settings: Settings, watch: Watch
-) -> BenchResult:
-    """Measure what the folder does not hold yet, and draw. Raises BadCorpus for files without answers, BadSetting when
-    it holds a run of another plan."""
+) -> tuple[dict[str, Any], list[TreesCell], Knowledge]:
+    """Measure what the folder does not hold yet; return facts, cells and the corpus. Raises BadCorpus for files without
+    answers, BadSetting when it holds a run of another plan."""
     facts = facts_of(
         plan, target=pair.target.name, draft=pair.draft.name, corpus=[path.name for path in plan.corpus],
         threads=settings.serve.threads, gamma=settings.gamma.rule,
         prompts={name: len(prompts) for name, prompts in sets.items()},
     )  # fmt: skip
-    folder = RunFolder(plan.out, facts, MEASURED, UnitLine)
+    folder = RunFolder(plan.out, facts, MEASURED, TreesCell)
     known = Knowledge(read_texts(pair, plan.corpus) + _answers(plan, pair, settings, watch))
     if known.tokens < 8 * END:
         raise BadCorpus(path=plan.corpus[0], reason=f"{8 * END} tokens are the least; give more --corpus.")
     run, units = TreesRun(plan, pair, settings, known, sets), list(units_of(sets, plan.sensitivity))
-    lines = measure_all(units, run.measure, watch, folder=folder, job_of=unit_of, work=run.work)
-    if watch.stopped:
-        return BenchResult("trees", facts, {}, interrupted=True)
-    figures = _figures(lines, known)
-    return BenchResult("trees", facts, figures, _tables(figures), leave(figures, plan.out))
-
-
-def unit_of(line: UnitLine) -> TreesUnit:
-    """Return the unit that a line was measured in."""
-    return TreesUnit(**{**line["unit"], "methods": tuple(line["unit"]["methods"])})
+    return facts, measure_all(units, run.measure, watch, folder=folder, work=run.work), known
 
 
 class TreesRun:
@@ -123,7 +117,7 @@ class TreesRun:
         """Count the texts of a unit."""
         return len(unit.methods) * len(self._data_sets[unit.data_set])
 
-    def measure(self, unit: TreesUnit) -> UnitLine:
+    def measure(self, unit: TreesUnit) -> TreesCell:
         """Decode all prompts of a unit with every method, in a random order at each."""
         if unit.share not in self._parts:
             self._parts[unit.share] = self._known.part(unit.share)
@@ -141,7 +135,7 @@ class TreesRun:
             for name, text in found.items():
                 add_text(figures[name], text)
                 figures[name]["differing"] += own is not None and text.tokens != own.tokens
-        return plain({"unit": asdict(unit), "methods": figures})  # type: ignore[no-any-return]
+        return Cell(unit, figures)
 
 
 def add_text(figures: dict[str, Any], text: DecodedText) -> None:
@@ -154,7 +148,7 @@ def add_text(figures: dict[str, Any], text: DecodedText) -> None:
         kept[0], kept[1] = kept[0] + brought, kept[1] + 1
 
 
-def _figures(lines: Sequence[UnitLine], known: Knowledge) -> dict[str, Any]:
+def _figures(lines: Sequence[TreesCell], known: Knowledge) -> dict[str, Any]:
     table, text = known.table(3), np.concatenate(known.texts[: END * 8])
     times = {str(searches): draft_us(table, text, searches) for searches in SEARCHES}
     figures = summary(lines, times, table_stats(table)["bytes_per_n_gram"])
@@ -199,12 +193,11 @@ def _answers(plan: TreesPlan, pair: Pair, settings: Settings, watch: Watch) -> l
 
 def leave(figures: Mapping[str, Any], out: Path) -> dict[str, Path]:
     """Write figures and pictures; return the files by what they are. Raises StoreWriteFailed."""
-    from benchmarks.trees.picture import draw_context, draw_methods, draw_sensitivity
+    from benchmarks.trees.picture import draw_context, draw_sensitivity
     from osd.bench.harness.picture import save
 
     files = {"figures": save_json(out / BENCH, figures)}
     with writing(out):
-        files["methods"] = save(draw_methods(figures), out, "trees")
         files["by context"] = save(draw_context(figures), out, "trees-context")
         if figures["by_corpus"]:
             files["by sampling and corpus"] = save(draw_sensitivity(figures), out, "trees-sensitivity")

@@ -47,7 +47,7 @@ class Knowledge:
     @cached_property
     def index(self) -> SuffixIndex:
         """The texts by their suffixes."""
-        return SuffixIndex.build(self.texts)
+        return SuffixIndex(self.texts)
 
     def part(self, share: float) -> Knowledge:
         """Return evenly drawn texts that hold some share of all."""

@@ -1,59 +1,18 @@
-"""Three pictures: every method on every set; adaptive against frozen along a text; temperature, top-p and corpus."""
+"""Two pictures: adaptive against frozen along a text; temperature, top-p and corpus."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.trees.methods import ALONE, BY_NAME, DRAFT, FROZEN, GREEDY, MCTS, THEIRS
-from osd.bench.harness.picture import BLUE, FAINT, GREY, INK, ORANGE, dress, make_panels
+from benchmarks.trees.methods import FROZEN, GREEDY, MCTS
+from osd.bench.harness.picture import BLUE, FAINT, GREY, ORANGE, dress, make_panels
 
 SHOWN = {GREEDY.name: "greedy search", FROZEN.name: "150 searches, frozen", MCTS.name: "150 searches, adaptive"}
 MARKS = {GREEDY.name: ("s", GREY), FROZEN.name: ("o", ORANGE), MCTS.name: ("D", BLUE)}
-PARTS = {"accept_length": "lengths", "tokens_per_s": "rates"}
-LABELS = {
-    "accept_length": "tokens a pass of the target (accept length); every tree as deep as it may be",
-    "tokens_per_s": "tokens a second; the controller chooses. Dotted: the target alone, dashed: transformers' look-up",
-}
-BASES = (ALONE.name, THEIRS.name, DRAFT.name)
-
-
-def draw_methods(line: Mapping[str, Any]) -> Figure:
-    """Draw a panel a set: bars of accept length above, of tokens a second below, with the middle half of prompts."""
-    sets = line["sets"]
-    figure = Figure(figsize=(max(2.6 * len(sets), 4.8) + 2.4, 9.6), layout="constrained")
-    halves: Any = figure.subfigures(2, 1)
-    for part, (what, spread) in zip(halves, PARTS.items(), strict=True):
-        row = part.subplots(1, len(sets), squeeze=False, sharey=True, sharex=True)[0]
-        for axes, (name, own) in zip(row, sets.items(), strict=True):
-            _bars(axes, own, what, spread)
-            axes.set_title(name, fontsize=12)
-            if what == "tokens_per_s":
-                axes.axvline(own[ALONE.name][what], color=INK, lw=1.1, ls=(0, (1, 1.5)))
-                axes.axvline(own[THEIRS.name][what], color=ORANGE, lw=1.1, ls=(0, (4, 2)))
-        part.supxlabel(fill(LABELS[what], int(14 * figure.get_figwidth())), fontsize=11)
-    return figure
-
-
-def _bars(axes: Axes, own: Mapping[str, Any], what: str, spread: str) -> None:
-    names = [name for name in BY_NAME if name in own][::-1]
-    for place, name in enumerate(names):
-        colour = GREY if name in BASES else BLUE
-        axes.barh(place, own[name][what], height=0.7, color=colour, alpha=0.8)
-        axes.plot(own[name][spread], [place, place], color=INK, lw=1.4, solid_capstyle="butt")
-        digits = 2 if what == "accept_length" else 0
-        axes.text(
-            max(own[name][spread]), place, f" {own[name][what]:.{digits}f}", va="center", fontsize=8, color=INK
-        )  # fmt: skip
-    axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names], fontsize=9.5)
-    axes.set_ylim(-0.6, len(names) - 0.4)
-    axes.set_xlim(0, 1.22 * max(max(axes.get_xlim()[1] / 1.22, *own[name][spread]) for name in names))
-    axes.grid(axis="x", color=FAINT, lw=0.6, alpha=0.6)
-    dress(axes)
 
 
 def draw_context(line: Mapping[str, Any]) -> Figure:

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.trees.methods import ALONE, BY_NAME, FROZEN, GREEDY, LOOKUP, MCTS, THEIRS
-from osd.bench.harness.turns import ratio_of_turns
+from benchmarks.trees.methods import ALONE, BY_NAME, FROZEN, GREEDY, LOOKUP, MCTS, THEIRS, TreesUnit
+from osd.bench.harness.turns import Cell, ratio_of_turns
 
-UnitLine = dict[str, Any]
+TreesCell = Cell[TreesUnit, dict[str, dict[str, Any]]]
 """A unit, and by method what was measured."""
 Curve = list[tuple[float, float]]
 """(what was varied, accept length)"""
@@ -19,9 +19,9 @@ FEW = 30
 """Passes of a bin below which its mean says little."""
 
 
-def of_part(lines: Sequence[UnitLine], part: str) -> list[UnitLine]:
+def of_part(lines: Sequence[TreesCell], part: str) -> list[TreesCell]:
     """Return the units of one part."""
-    return [line for line in lines if line["unit"]["part"] == part]
+    return [line for line in lines if line.job.part == part]
 
 
 def accept_length(figures: dict[str, Any]) -> float:
@@ -29,11 +29,11 @@ def accept_length(figures: dict[str, Any]) -> float:
     return float(figures["tokens"] / figures["passes"])
 
 
-def summary(lines: Sequence[UnitLine], draft_us: dict[str, float], bytes_per_trigram: float) -> dict[str, Any]:
+def summary(lines: Sequence[TreesCell], draft_us: dict[str, float], bytes_per_trigram: float) -> dict[str, Any]:
     """Return the command's figures."""
     sets, speed = by_set(lines), of_part(lines, "speed")
-    greedy = [line for line in lines if line["unit"]["temperature"] == 0]
-    texts = sum(each["differing"] for line in greedy for each in line["methods"].values())
+    greedy = [line for line in lines if line.job.temperature == 0]
+    texts = sum(each["differing"] for line in greedy for each in line.found.values())
     return {
         "sets": sets, "draft_us": draft_us, "bytes_per_trigram": round(bytes_per_trigram, 2),
         "overall": overall(sets, speed), "differing": texts, "identical": texts == 0,
@@ -43,38 +43,29 @@ def summary(lines: Sequence[UnitLine], draft_us: dict[str, float], bytes_per_tri
     }  # fmt: skip
 
 
-def by_set(lines: Sequence[UnitLine]) -> dict[str, Any]:
+def by_set(lines: Sequence[TreesCell]) -> dict[str, Any]:
     """Return ``accept_length`` where every tree is as deep as it may be, ``tokens_per_s`` where the controller chooses,
-    each with its other beside it, and the middle half of prompts."""
+    each with its other beside it."""
     sets: dict[str, Any] = {}
     for line in of_part(lines, "shape"):
-        sets[line["unit"]["data_set"]] = {
-            name: {"accept_length": round(accept_length(own), 3), "lengths": _middle(own["lengths"])}
-            for name, own in line["methods"].items()
-        }
+        lengths = {name: round(accept_length(own), 3) for name, own in line.found.items()}
+        sets[line.job.data_set] = {name: {"accept_length": length} for name, length in lengths.items()}
     for line in of_part(lines, "speed"):
-        for name, own in line["methods"].items():
-            sets[line["unit"]["data_set"]][name] |= {
-                "tokens_per_s": round(statistics.median(own["rates"]), 1), "rates": _middle(own["rates"]),
-                "accept_length_paced": round(accept_length(own), 3),
-            }  # fmt: skip
+        for name, own in line.found.items():
+            rate, paced = round(statistics.median(own["rates"]), 1), round(accept_length(own), 3)
+            sets[line.job.data_set][name] |= {"tokens_per_s": rate, "accept_length_paced": paced}
     return sets
 
 
-def _middle(numbers: Sequence[float]) -> list[float]:
-    low, _, high = statistics.quantiles(numbers, n=4, method="inclusive")
-    return [round(low, 3), round(high, 3)]
-
-
-def faster(line: UnitLine, one: str, others: Sequence[str]) -> list[float | None]:
+def faster(line: TreesCell, one: str, others: Sequence[str]) -> list[float | None]:
     """Return tokens a second of a method ÷ those of the fastest of the others on this set: the median over prompts of
     the ratio at the same prompt, and its standard error."""
-    rates = {name: line["methods"][name]["rates"] for name in (one, *others)}
+    rates = {name: line.found[name]["rates"] for name in (one, *others)}
     best = max(others, key=lambda name: statistics.median(rates[name]))
     return list(ratio_of_turns(rates[one], rates[best]))
 
 
-def overall(sets: dict[str, Any], speed: Sequence[UnitLine]) -> dict[str, Any]:
+def overall(sets: dict[str, Any], speed: Sequence[TreesCell]) -> dict[str, Any]:
     """Return geometric means over sets, and what the goals ask for; what is compared in tokens a second, set by set
     with its standard error."""
 
@@ -82,7 +73,7 @@ def overall(sets: dict[str, Any], speed: Sequence[UnitLine]) -> dict[str, Any]:
         return statistics.geometric_mean(own[name][what] for own in sets.values())
 
     def by_prompt(one: str, *others: str) -> dict[str, list[float | None]]:
-        return {line["unit"]["data_set"]: faster(line, one, others) for line in speed}
+        return {line.job.data_set: faster(line, one, others) for line in speed}
 
     lengths = {name: mean(name, "accept_length") for name in BY_NAME}
     rates = {name: mean(name, "tokens_per_s") for name in BY_NAME}
@@ -101,39 +92,39 @@ def overall(sets: dict[str, Any], speed: Sequence[UnitLine]) -> dict[str, Any]:
     return found | {"accept_length": lengths, "tokens_per_s": rates}
 
 
-def by_context(lines: Sequence[UnitLine]) -> dict[str, Curve]:
+def by_context(lines: Sequence[TreesCell]) -> dict[str, Curve]:
     """Return accept length by the length of the text before a pass, over all sets; only lengths that have enough
     passes."""
     curves: dict[str, Curve] = {}
     for name in (GREEDY.name, FROZEN.name, MCTS.name):
         sums: dict[int, list[int]] = {}
         for line in of_part(lines, "shape"):
-            for place, (tokens, passes) in line["methods"][name]["bins"].items():
+            for place, (tokens, passes) in line.found[name]["bins"].items():
                 kept = sums.setdefault(int(place), [0, 0])
                 kept[0], kept[1] = kept[0] + tokens, kept[1] + passes
         curves[name] = [(p * BIN + BIN / 2, round(t / n, 3)) for p, (t, n) in sorted(sums.items()) if n >= FEW]
     return curves
 
 
-def sampled(lines: Sequence[UnitLine], what: str) -> dict[str, Curve]:
+def sampled(lines: Sequence[TreesCell], what: str) -> dict[str, Curve]:
     """Return accept length by temperature (without top-p) or by top-p (at temperature 1)."""
     other, usual = ("top_p", None) if what == "temperature" else ("temperature", 1)
-    units = [line for line in of_part(lines, "sampling") if line["unit"][other] == usual]
-    return _curves(units, lambda unit: unit[what] if unit[what] is not None else 1.0)
+    units = [line for line in of_part(lines, "sampling") if getattr(line.job, other) == usual]
+    return _curves(units, lambda unit: 1.0 if (own := getattr(unit, what)) is None else own)
 
 
-def by_corpus(lines: Sequence[UnitLine]) -> dict[str, Curve]:
+def by_corpus(lines: Sequence[TreesCell]) -> dict[str, Curve]:
     """Return accept length by share of the corpus."""
-    return _curves(of_part(lines, "corpus"), lambda unit: unit["share"])
+    return _curves(of_part(lines, "corpus"), lambda unit: unit.share)
 
 
-def _curves(lines: Sequence[UnitLine], key: Any) -> dict[str, Curve]:
+def _curves(lines: Sequence[TreesCell], key: Any) -> dict[str, Curve]:
     """Return the geometric mean over sets at each point."""
     found: dict[str, dict[float, list[float]]] = {}
     for line in lines:
-        for name, own in line["methods"].items():
+        for name, own in line.found.items():
             if name != ALONE.name:
-                found.setdefault(name, {}).setdefault(key(line["unit"]), []).append(accept_length(own))
+                found.setdefault(name, {}).setdefault(key(line.job), []).append(accept_length(own))
     return {
         name: [(x, round(statistics.geometric_mean(each), 3)) for x, each in sorted(points.items())]
         for name, points in found.items()

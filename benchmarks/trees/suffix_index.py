@@ -9,18 +9,19 @@ most frequent make the tree. One token of the stream takes 8 bytes.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, takewhile
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from osd.draft_tree import NOTHING, TokenProposal
 from osd.drafters.ngram import BadTable
 from osd.drafters.ngram.counts import Index
-from osd.drafters.ngram.lookup import MatchSettings, child_of
+from osd.drafters.ngram.lookup import MatchSettings
 from osd.drafters.ngram.table import require_tokens
-from osd.kernels.code_cache import kept
 
 DEPTH = 16
 """Tokens by which positions are sorted."""
@@ -48,111 +49,20 @@ def sort_positions(stream: Stream) -> Stream:
     return order.astype(np.int32)
 
 
-@njit
-def compare(stream: Stream, position: int, wanted: Index) -> int:
-    """Compare what begins at a position with the tokens wanted: −1, 0 or 1."""
-    for i in range(len(wanted)):
-        token = stream[position + i] if position + i < len(stream) else -2
-        if token != wanted[i]:
-            return -1 if token < wanted[i] else 1
-    return 0
-
-
-@njit
-def edge(stream: Stream, order: Stream, wanted: Index, after: int) -> int:
-    """Return the first index of ``order`` whose text is not below the one wanted (``after`` 0), or is above it (1)."""
-    low, high = 0, len(order)
-    while low < high:
-        middle = (low + high) // 2
-        if compare(stream, order[middle], wanted) < after:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@njit
-def count_paths(
-    stream: Stream, places: Stream, skip: int, matches: int, length: int, tokens: Index, parents: Index, counts: Index
-) -> int:
-    """Write all continuations as one tree with counts; return its size."""
-    size = 0
-    seen = min(matches, len(places))
-    for m in range(seen):
-        begin, node = places[m * len(places) // seen] + skip, -1
-        for i in range(begin, min(begin + length, len(stream))):
-            if stream[i] < 0:
-                break
-            found = child_of(tokens, parents, size, node, stream[i])
-            if found < 0:
-                if size == len(tokens):
-                    break
-                found, size = size, size + 1
-                tokens[found], parents[found], counts[found] = stream[i], node, 0
-            counts[found] += 1
-            node = found
-    return size
-
-
-@njit
-def keep_frequent(tokens: Index, parents: Index, counts: Index, size: int, chosen: Index, most: int) -> int:
-    """Write the nodes with the largest counts, parents before children, into ``chosen``; return how many."""
-    picked = 0
-    while picked < min(most, size):
-        best = -1
-        for node in range(size):
-            if counts[node] > 0 and (best < 0 or counts[node] > counts[best]):
-                best = node
-        counts[best] = -picked - 1
-        chosen[picked] = best
-        picked += 1
-    return picked
-
-
-@kept
-def match_suffix(
-    stream: Stream, order: Stream, text: Index, shortest: int, longest: int, matches: int, length: int,
-    tokens: Index, parents: Index,
-) -> int:  # fmt: skip
-    """Fill a tree with the most frequent continuations of the longest suffix that occurs; return its size."""
-    for n in range(min(longest, len(text)), shortest - 1, -1):
-        wanted = text[len(text) - n :]
-        first, last = edge(stream, order, wanted, 0), edge(stream, order, wanted, 1)
-        if first == last:
-            continue
-        room = matches * length
-        all_tokens, all_parents, counts = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
-        chosen = np.empty(len(tokens), np.int64)
-        size = count_paths(stream, order[first:last], n, matches, length, all_tokens, all_parents, counts)
-        kept = keep_frequent(all_tokens, all_parents, counts, size, chosen, len(tokens))
-        for i in range(kept):
-            node = chosen[i]
-            tokens[i] = all_tokens[node]
-            parents[i] = -1 if all_parents[node] < 0 else -counts[all_parents[node]] - 1
-        if kept > 0:
-            return kept
-    return 0
-
-
 class SuffixIndex:
     """A stream of served texts in which continuations are looked up. It does not change once it is built."""
 
-    def __init__(self, stream: Stream, order: Stream, settings: MatchSettings = DEFAULTS) -> None:
-        """Wrap a sorted stream. Raises BadTable for a longest suffix above DEPTH."""
+    def __init__(self, texts: Iterable[npt.NDArray[np.integer]], settings: MatchSettings = DEFAULTS) -> None:
+        """Build an index from the tokens of texts. Sorting takes some 60 bytes a token meanwhile. Raises BadTable for
+        a longest suffix above DEPTH."""
         if settings.longest > DEPTH:
             raise BadTable(name="longest", reason=f"{settings.longest} is above {DEPTH}, what the stream is sorted by.")
-        self.stream, self.order, self.settings = stream, order, settings
-
-    @classmethod
-    def build(cls, texts: Iterable[npt.NDArray[np.integer]], settings: MatchSettings = DEFAULTS) -> SuffixIndex:
-        """Build an index from the tokens of texts, such as the replay store's. Sorting takes some 60 bytes a token
-        meanwhile."""
-        parts: list[npt.NDArray[np.integer]] = []
+        parts: list[npt.NDArray[np.integer]] = [np.zeros(0, np.int32)]
         for text in texts:
             require_tokens(text)
             parts += [text, np.array([-1])]
-        stream = np.concatenate(parts).astype(np.int32) if parts else np.zeros(0, np.int32)
-        return cls(stream, sort_positions(stream) if len(stream) else stream, settings)
+        self.settings, self.stream = settings, np.concatenate(parts).astype(np.int32)
+        self.order = sort_positions(self.stream) if len(self.stream) else self.stream
 
     @property
     def bytes(self) -> int:
@@ -165,13 +75,27 @@ class SuffixIndex:
         return [self._tree(text, nodes if most is None else min(nodes, most[r])) for r, text in enumerate(texts)]
 
     def _tree(self, text: Index, room: int) -> TokenProposal:
-        chosen = self.settings
-        if room < 1 or not len(self.stream):
-            return NOTHING
-        text = np.ascontiguousarray(text[-chosen.longest :], np.int64)
-        tokens, parents = np.zeros(room, np.int64), np.zeros(room, np.int64)
-        size = match_suffix(
-            self.stream, self.order, text, chosen.shortest, chosen.longest, chosen.matches, chosen.length,
-            tokens, parents,
-        )  # fmt: skip
-        return TokenProposal(tokens[:size], parents[:size])
+        """Return the most frequent continuations of the longest suffix that occurs."""
+        for length in range(min(self.settings.longest, len(text)), self.settings.shortest - 1, -1):
+            if counts := self._continuations(text[-length:].tolist()):
+                chosen = [path for path, _ in counts.most_common(max(0, room))]  # parents come first among equals
+                place = {path: node for node, path in enumerate(chosen)}
+                parents = [place.get(path[:-1], -1) for path in chosen]
+                return TokenProposal(np.array([path[-1] for path in chosen], np.int64), np.array(parents, np.int64))
+        return NOTHING
+
+    def _continuations(self, wanted: list[int]) -> Counter[tuple[int, ...]]:
+        """Count the beginnings of what follows the tokens wanted, over ``matches`` of their places."""
+
+        def begins(position: int) -> list[int]:
+            tokens: list[int] = self.stream[position : position + len(wanted)].tolist()
+            return tokens
+
+        first, last = (side(self.order, wanted, key=begins) for side in (bisect_left, bisect_right))
+        counts: Counter[tuple[int, ...]] = Counter()
+        seen = min(self.settings.matches, last - first)
+        for number in range(seen):
+            begin = self.order[first + number * (last - first) // seen] + len(wanted)
+            after = takewhile(lambda token: token >= 0, self.stream[begin : begin + self.settings.length].tolist())
+            counts.update(accumulate(((token,) for token in after), tuple.__add__))
+        return counts

@@ -21,17 +21,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from benchmarks.vllm.server import (
-    ENGINE,
-    PLUGIN,
-    WORKER,
-    attach_process,
-    osd_command,
-    plugin_variables,
-    random_draft,
-    speculation,
-    vllm_server,
-)  # fmt: skip
+from benchmarks.vllm import server
 from osd.attached.vllm.engine import VllmEngine
 from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.bench.harness.plan import Count, PairPlan, SampledPlan, body_of, data_sets, facts_of
@@ -143,17 +133,17 @@ class VllmRun:
         """Run all of it; ``learned`` fills as it goes. Raises StoreError for a process that does not start."""
         own = own_settings(self.settings, self.out / "data", attach={"host": "127.0.0.1", "port": 0})
         config = save_settings(own, self.out / "osd.toml")
-        start = random_draft(self.draft, self.out / "draft")
+        start = server.random_draft(self.draft, self.out / "draft")
         first, prompts = next(iter(self.sets.items()))
         with ExitStack() as serving:
             secret = {"OSD_VLLM_TOKEN": self.token}
             with ExitStack() as learning:
                 watch.at("starting osd attach and vLLM")
-                at = learning.enter_context(attach_process(config, self.out / "attach.log", secret))
-                variables = plugin_variables(self.out, self.token, at)
-                options = (*speculation(start), *PLUGIN, *WORKER)
-                up = vllm_server(self.plan.vllm, self.target, self.out / "vllm.log", options, variables)
-                url = serving.enter_context(up)
+                at = learning.enter_context(server.attach_process(config, self.out / "attach.log", secret))
+                variables = server.plugin_variables(self.out, self.token, at)
+                options = (*server.speculation(start), *server.PLUGIN, *server.WORKER)
+                up = server.vllm_process(self.plan.vllm, self.target, self.out / "vllm.log", options, variables)
+                url = serving.enter_context(up).address.url
                 store = learning.enter_context(open_store(own))
                 self._attach(config, url, store)
                 learning.enter_context(worker_beside(config, self.out / "worker.log"))
@@ -165,13 +155,13 @@ class VllmRun:
             learned.offline = self._ask(url, first, prompts[-WINDOW:], watch, "offline: ")
         if not self.plan.sampling.greedy:
             return
-        with vllm_server(self.plan.vllm, self.target, self.out / "plain.log") as url:
+        with server.vllm_process(self.plan.vllm, self.target, self.out / "plain.log") as plain:
             for name, prompts in self.sets.items():
-                learned.plain[name] = self._ask(url, name, prompts, watch, "without speculation: ")
+                learned.plain[name] = self._ask(plain.address.url, name, prompts, watch, "without speculation: ")
 
     def _attach(self, config: Path, url: str, store: Store) -> None:
         """Attach the engine; each data set is a route, so that it can be told from the others."""
-        words = osd_command(config, "engines", "add", url, "--draft", DEFAULT_DRAFT)
+        words = server.osd_command(config, "engines", "add", url, "--draft", DEFAULT_DRAFT)
         secret = environment() | {"OSD_VLLM_TOKEN": self.token}
         done = subprocess.run(words, env=secret, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -185,7 +175,7 @@ class VllmRun:
         def look() -> None:
             nonlocal done
             done += 1
-            version = store.versions.serving(DEFAULT_DRAFT).get(ENGINE)
+            version = store.versions.serving(DEFAULT_DRAFT).get(server.ENGINE)
             if version and (not learned.swaps or learned.swaps[-1][1] != version):
                 learned.swaps.append((done, version))
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks.servers import Other, Up, other_server
+from benchmarks.servers import Other, Up, other_server, vllm_command
 from osd.bench.serve.process import running, wait_for
 
 ENGINE = "vllm"
@@ -25,20 +25,11 @@ WORKER = ("--worker-extension-cls", "osd_vllm.worker.OsdWorker")
 
 
 @contextmanager
-def vllm_server(
-    python: Path, target: Path, log: Path, options: Sequence[str] = (), variables: Mapping[str, str] | None = None
-) -> Iterator[str]:
-    """Yield the URL of a vLLM that serves the target in float32, while it lives. Raises StoreError, with what it said,
-    where it does not start."""
-    with vllm_process(python, target, log, options, variables) as up:
-        yield up.address.url
-
-
-@contextmanager
 def vllm_process(
     python: Path, target: Path, log: Path, options: Sequence[str] = (), variables: Mapping[str, str] | None = None
 ) -> Iterator[Up]:
-    """Yield such a vLLM with its process."""
+    """Yield a vLLM that serves the target in float32, while it lives. Raises StoreError, with what it said, where it
+    does not start."""
     command = [*api_server(python, target), *options, "--port"]
     with other_server(Other("vLLM", command, {}, variables=cpu_variables() | dict(variables or {})), log) as up:
         yield up
@@ -46,10 +37,7 @@ def vllm_process(
 
 def api_server(python: Path, target: Path) -> list[str]:
     """Return the command line of a vLLM that serves the target in float32 on this machine, but for its port."""
-    return [
-        str(python), "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(target), "--host", "127.0.0.1",
-        "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "16", "--enforce-eager",
-    ]  # fmt: skip
+    return [*vllm_command(python, str(target), "float32", 1024, 16), "--enforce-eager"]
 
 
 def cpu_variables() -> dict[str, str]:

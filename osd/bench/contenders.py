@@ -14,6 +14,7 @@ from transformers.utils import logging
 from osd.engine.engine import Engine
 from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair
+from osd.sequence import Completion
 from osd.verification.compiled_sampling import CHOOSING
 from storage.records import Request
 from storage.sampling import GREEDY, Sampling
@@ -46,6 +47,12 @@ def wait_for_compiled() -> None:
         compiled.wait()
 
 
+def run_in_order(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
+    """Serve requests together; return what came of them in their own order."""
+    done = {completion.request.id: completion for completion in engine.run(requests)}
+    return [done[request.id] for request in requests]
+
+
 def osd_contender(
     name: str, pair: Pair, settings: Settings, new_tokens: int, sampling: Sampling = GREEDY
 ) -> Contender:  # fmt: skip
@@ -56,8 +63,7 @@ def osd_contender(
 
     def decode(prompts: Sequence[Tokens]) -> list[list[int]]:
         asked = [Request(prompt, new_tokens, sampling) for prompt in prompts]
-        done = {completion.request.id: list(completion.tokens) for completion in engine.run(asked)}
-        return [done[request.id] for request in asked]
+        return [list(done.tokens) for done in run_in_order(engine, asked)]
 
     return Contender(name, settings.serve.max_batch, decode)
 

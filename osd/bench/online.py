@@ -48,24 +48,24 @@ def bench_online(plan: OnlinePlan, settings: Settings, watch: Watch) -> BenchRes
     plan, results = replace(plan, target=names.target, draft=names.draft), dict[str, RunResults]()
     for recipe in plan.recipe:
         folder = out if len(plan.recipe) == 1 else out / recipe
-        results[recipe] = serve_segments(plan, settings, segments, folder, recipe=recipe, notes=problems)
+        results[recipe] = serve_segments(replace(plan, recipe=(recipe,)), settings, segments, folder, notes=problems)
         if results[recipe].facts["interrupted"]:
             break
     return compared(results, out)
 
 
 def serve_segments(
-    plan: OnlinePlan, settings: Settings, segments: Sequence[Segment], out: Path, *, recipe: str = "osd",
-    notes: Sequence[str] = (), check_every: int = 16, console: Console | None = None,
+    plan: OnlinePlan, settings: Settings, segments: Sequence[Segment], out: Path, *, notes: Sequence[str] = (),
+    check_every: int = 16, console: Console | None = None,
 ) -> RunResults:  # fmt: skip
-    """Serve segments with the pair that the plan names while a worker process trains the draft, then distil a draft
-    offline on each segment, where that is asked for, and let it read the same texts.
+    """Serve segments with the pair and the first recipe that the plan names while a worker process trains the draft,
+    then distil a draft offline on each segment, where that is asked for, and let it read the same texts.
 
     ``notes``: what the report says went wrong with the files. ``check_every``: requests after which the target alone
     decodes a greedy one again.
     """
     assert plan.target and plan.draft
-    changes = {name: dict(section) for name, section in RECIPES[recipe].items()}
+    changes = {name: dict(section) for name, section in RECIPES[plan.recipe[0]].items()}
     serve = {"target": plan.target, "draft": plan.draft} | ({} if plan.batch is None else {"max_batch": plan.batch})
     changes["serve"] = serve | changes.get("serve", {})
     own = own_settings(settings, out / "data", drafters={"kind": plan.drafter}, **changes)

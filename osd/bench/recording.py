@@ -20,7 +20,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -180,16 +180,15 @@ class _RecordingTurns:
 
     def _recorded(self) -> tuple[RecordedTurn, bool]:
         due = self._unwritten >= self._storage.flush_requests or self._since >= self._storage.flush_seconds
-        self._engine.recorder = self._recorder
-        begun = time.perf_counter()
-        for completion in self._missed:
-            self._recorder.finish(completion)
-        if due:
-            self._recorder.wait(0)
-            self._unwritten, self._since = 0, 0.0
-        turn = self._rounds(RecordedTurn(time.perf_counter() - begun), RECORDED)
+        with _heard_by(self._recorder, self._engine):
+            begun = time.perf_counter()
+            for completion in self._missed:
+                self._recorder.finish(completion)
+            if due:
+                self._recorder.wait(0)
+                self._unwritten, self._since = 0, 0.0
+            turn = self._rounds(RecordedTurn(time.perf_counter() - begun), RECORDED)
         self._missed = []
-        self._engine.recorder = None
         self._since += turn.seconds
         return turn, due
 
@@ -213,6 +212,16 @@ class _RecordingTurns:
             self._unwritten += len(ended)
         else:
             self._missed += ended
+
+
+@contextmanager
+def _heard_by(recorder: Recorder, engine: Engine) -> Iterator[None]:
+    """Let the engine record within the block."""
+    engine.recorder = recorder
+    try:
+        yield
+    finally:
+        engine.recorder = None
 
 
 def _found(both: Sequence[TurnPair]) -> RecordingCost:

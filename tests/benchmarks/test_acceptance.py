@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.acceptance import AnsweredPrompt, _lines, _names, draw, read_all, read_answer, rounds_of
+from benchmarks.acceptance import AnsweredPrompt, _names, draw, read_all, read_answer, rounds_of
 from osd.bench.harness.plan import sampling_of
 from osd.bench.harness.watch import Watch
 from osd.models.features.target import FeatureTarget, read_features
@@ -94,12 +94,3 @@ def plain_chain(draft: Any, target: FeatureTarget, text: list[int], count: int) 
         logits = plain_step(draft, target, features[0], [*text[1:], *drafted], step)
         drafted.append(int(logits.argmax()))
     return drafted
-
-
-def test_families_of_drafts_have_a_line_each(tmp_path: Path) -> None:
-    shares = {"eagle/0": 0.1, "eagle/100": 0.4, "medusa/0": 0.2, "medusa/100": 0.3}
-    figures = {kind: {"one": shares, "all": shares} for kind in ("right", "overlap", "round")}
-    places, lines, label = _lines(figures)
-    assert lines == {"eagle": ["eagle/0", "eagle/100"], "medusa": ["medusa/0", "medusa/100"]}
-    assert (places["eagle/100"], label) == (100, "answers learned from")
-    assert draw(figures, tmp_path).stat().st_size > 1000

@@ -7,21 +7,23 @@ import math
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
 from benchmarks.distil.bench import (
     LOG,
     DistilArm,
     DistilCell,
+    Distilled,
     DistilPlan,
+    DistilSet,
+    against,
     alpha,
     distil_table,
-    error,
     figures_of,
     split,
     tables_of,
 )
 from benchmarks.distil.texts import PromptSplit, TextTest, answered
+from osd.bench.harness.turns import Cell, Job
 from osd.bench.harness.watch import Watch
 from osd.demo import DRAFT, TARGET
 from osd.demo.runner.source import demo_segments
@@ -33,11 +35,10 @@ from storage.sampling import Sampling
 from storage.settings import Settings, load_settings
 
 ONE = DistilArm("TF", "forward_kl")
-LINES = TypeAdapter(DistilCell)
 
 
 def cell(arm: DistilArm, accepted: list[float], positions: list[int]) -> DistilCell:
-    return DistilCell("sql", 0.0, arm.name, arm.loss, accepted, positions)
+    return Cell(Job(DistilSet("sql", 0.0), arm), Distilled(accepted, positions))
 
 
 def test_the_arms_are_the_papers_columns_by_its_distances() -> None:
@@ -52,11 +53,12 @@ def test_the_arms_are_the_papers_columns_by_its_distances() -> None:
 def test_errors_are_over_texts_and_of_differences_on_the_same_ones() -> None:
     one = cell(ONE, [4.0, 1.0, 7.0], [8, 4, 8])
     other = cell(DistilArm("FT", "cross_entropy"), [3.0, 1.0, 5.0], [8, 4, 8])
-    assert alpha(one) == 12 / 20
+    assert alpha(one).value == 12 / 20
     squares = [(a - 0.6 * m) ** 2 for a, m in zip([4.0, 1.0, 7.0], [8, 4, 8], strict=True)]
-    assert error(one) == pytest.approx(math.sqrt(1.5 * sum(squares)) / 20)
+    assert alpha(one).error == pytest.approx(math.sqrt(1.5 * sum(squares)) / 20)
     apart = [(d + 0.15 * m) ** 2 for d, m in zip([-1.0, 0.0, -2.0], [8, 4, 8], strict=True)]
-    assert error(other, one) == pytest.approx(math.sqrt(1.5 * sum(apart)) / 20)
+    less = against([one, other], other)
+    assert less and less.error == pytest.approx(math.sqrt(1.5 * sum(apart)) / 20)
     figures = figures_of([one, other])["cells"]
     assert "against_tf" not in figures[0] and figures[1]["against_tf"] == pytest.approx(-0.15)
     ((title, rows),) = tables_of([one, other]).items()
@@ -84,18 +86,18 @@ def test_a_small_table_and_how_it_goes_on(tmp_path: Path) -> None:
     arms = [DistilArm("Original"), DistilArm("MixF", "forward_kl")]
 
     def cells() -> list[DistilCell]:
-        distil_table(plan, arms, pair, settings, Watch())
-        return [LINES.validate_json(line) for line in (tmp_path / LOG).read_text().splitlines()]
+        return distil_table(plan, arms, pair, settings, Watch())[1]
 
     first = cells()
     original, learned = first
     samples = [each for batch in read_export(tmp_path / "sql-0" / "learn.parquet") for each in batch]
-    assert 300 <= sum(map(len, samples)) < 300 + 24 and 300 < learned.trained <= 2 * sum(map(len, samples))
-    assert alpha(learned) > alpha(original) + 0.02
+    assert 300 <= sum(map(len, samples)) < 300 + 24 and 300 < learned.found.trained <= 2 * sum(map(len, samples))
+    assert alpha(learned).value > alpha(original).value + 0.02
     lines = (tmp_path / LOG).read_text().splitlines()
     (tmp_path / LOG).write_text(lines[0] + "\n" + lines[1][:40])  # killed in the middle of a line
     again = cells()
-    assert [c.accepted for c in again] == [c.accepted for c in first] and not (tmp_path / "sql-0" / "draft").exists()
+    assert [c.found.accepted for c in again] == [c.found.accepted for c in first]
+    assert not (tmp_path / "sql-0" / "draft").exists()
 
 
 def test_sampled_texts_are_repeated_and_read_by_what_would_be_accepted(tmp_path: Path) -> None:

@@ -27,8 +27,7 @@ RESULTS = {
     *(f"language_accuracy_{name}" for name in (
         "all", "20", "xquad", "xquad_question", "short", "mixed", "code_fenced", "code_bare")),
     "topic_accuracy_clinc10", "intent_accuracy_clinc150", "oos_auroc", "oos_auroc_never_seen", "unsure_inside",
-    "unsure_outside", "calibration_error", "banking77_accuracy", "latency_us_median", "latency_us_p99",
-    "distilbert_us_median", "distilbert_million_parameters", "speedup_vs_distilbert",
+    "unsure_outside", "banking77_accuracy", "latency_us_median", "latency_us_p99",
 }  # fmt: skip
 
 
@@ -81,10 +80,7 @@ def test_one_folder(bench, folder):
     assert set(result) >= RESULTS and None not in result.values()
     assert result["language_accuracy_all"] > 0.9 and result["language_accuracy_xquad"] == 1
     assert result["topic_accuracy_clinc10"] == 1 and result["oos_auroc"] > 0.9
-    assert 60 < result["distilbert_million_parameters"] < 70
-    assert result["speedup_vs_distilbert"] == pytest.approx(
-        result["distilbert_us_median"] / result["latency_us_median"], rel=1e-5
-    )
+    assert 0 < result["latency_us_median"] <= result["latency_us_p99"]
 
 
 def test_two_folders_and_missing_files(bench, folder, tmp_path):
@@ -104,7 +100,7 @@ def test_an_interrupt_is_no_traceback(bench, folder, monkeypatch):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("benchmarks.router.bench.measure_languages", stop)
+    monkeypatch.setattr("benchmarks.router.guesses.measure_languages", stop)
     done = bench("router", "--train", folder)
     assert done.exit_code == 130 and "Stopped." in done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["interrupted"] is True

@@ -6,12 +6,11 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
-from benchmarks.soak import ProcessSample, Watcher, draw, ends, growth, look
+from benchmarks.soak import ProcessSample, Watcher, ends, growth, look
 
 
 def samples(memory: list[float]) -> list[ProcessSample]:
@@ -50,11 +49,12 @@ def test_a_process_and_its_children_are_seen_until_they_are_gone() -> None:
     assert look(seen, 2.0) is None
 
 
-def test_a_watcher_looks_until_it_is_stopped(tmp_path: Path) -> None:
+def test_a_watcher_looks_until_it_is_stopped() -> None:
     watcher = Watcher({"me": os.getpid()}, 0.01)
     while len(watcher.curves["me"]) < 5:
         time.sleep(0.01)
     watcher.stop()
     count = len(watcher.curves["me"])
     assert sorted(watcher.curves["me"]) == watcher.curves["me"]
-    assert draw(watcher.curves, tmp_path).stat().st_size > 5_000 and len(watcher.curves["me"]) == count
+    time.sleep(0.05)
+    assert len(watcher.curves["me"]) == count

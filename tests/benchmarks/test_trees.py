@@ -13,8 +13,9 @@ import pytest
 
 from benchmarks.trees.bench import TreesRun
 from benchmarks.trees.corpora import Knowledge
-from benchmarks.trees.methods import FROZEN, GREEDY, MCTS, METHODS, SHARES, units_of
-from benchmarks.trees.result import BIN, accept_length, by_context, by_corpus, faster, sampled
+from benchmarks.trees.methods import FROZEN, GREEDY, MCTS, METHODS, SHARES, TreesUnit, units_of
+from benchmarks.trees.result import BIN, TreesCell, accept_length, by_context, by_corpus, faster, sampled
+from osd.bench.harness.turns import Cell
 from tests.benchmarks.conftest import Bench
 
 ASKED = ("How many days has a leap year?", "def add(a, b):", "Name three colours.", "SELECT all users")
@@ -46,7 +47,7 @@ def test_the_command_measures_compares_draws_and_goes_on(
     assert all(each["accept_length"] >= 1 and each["tokens_per_s"] > 0 for each in own.values())
     assert own["target_alone"]["accept_length"] == 1 and line["bytes_per_trigram"] > 0
     assert set(line["draft_us"]) == {"10", "50", "150", "300"}
-    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {"trees.png", "trees-context.png"}
+    assert {path.name for path in (tmp_path / "out").glob("*.png")} == {"trees-context.png"}
 
     monkeypatch.setattr(TreesRun, "measure", lambda *_: pytest.fail("it was measured before"))
     again = json.loads(bench("trees", *asked).stdout.splitlines()[-1])["figures"]
@@ -64,14 +65,14 @@ def figures(tokens: int, passes: int, bins: dict[str, list[int]] | None = None) 
     return {"tokens": tokens, "passes": passes, "bins": bins or {}, "differing": 0}
 
 
-def line_of(part: str, name: str, **facts: Any) -> dict[str, Any]:
-    unit = {"part": part, "data_set": name, "temperature": 0.0, "top_p": None, "share": 1.0} | facts
-    return {"unit": unit, "methods": {m.name: figures(6, 3) for m in (GREEDY, FROZEN)} | {MCTS.name: figures(8, 2)}}
+def line_of(part: Any, name: str, **facts: Any) -> TreesCell:
+    methods = {m.name: figures(6, 3) for m in (GREEDY, FROZEN)} | {MCTS.name: figures(8, 2)}
+    return Cell(TreesUnit(part, name, (), **facts), methods)
 
 
 def test_curves_are_geometric_means_over_sets() -> None:
     lines = [line_of("sampling", "a", temperature=1.0), line_of("sampling", "b", temperature=1.0)]
-    lines[1]["methods"][MCTS.name] = figures(9, 1)
+    lines[1].found[MCTS.name] = figures(9, 1)
     lines += [line_of("sampling", "a"), line_of("sampling", "a", temperature=1.0, top_p=0.5)]
     assert sampled(lines, "temperature")[MCTS.name] == [(0.0, 4.0), (1.0, 6.0)]
     assert sampled(lines, "top_p")[MCTS.name] == [(0.5, 4.0), (1.0, 6.0)]
@@ -82,7 +83,7 @@ def test_curves_are_geometric_means_over_sets() -> None:
 def test_by_context_passes_of_all_sets_count_alike_and_few_are_left_out() -> None:
     lines = [line_of("shape", "a"), line_of("shape", "b")]
     for line, tokens in zip(lines, (40, 80), strict=True):
-        line["methods"][MCTS.name]["bins"] = {"1": [tokens, 20], "2": [9, 9]}
+        line.found[MCTS.name]["bins"] = {"1": [tokens, 20], "2": [9, 9]}
     assert by_context(lines)[MCTS.name] == [(1.5 * BIN, 3.0)]
 
 
@@ -95,7 +96,7 @@ def test_methods_compare_at_the_same_prompt() -> None:
         "slow": [0.5 * each for each in base],
         "quick": [each * chance.gauss(1, 0.05) for each in base],
     }
-    line = line_of("speed", "a") | {"methods": {name: {"rates": own} for name, own in rates.items()}}
+    line: TreesCell = Cell(TreesUnit("speed", "a", ()), {name: {"rates": own} for name, own in rates.items()})
     ratio, error = faster(line, "one", ["slow", "quick"])
     assert ratio == pytest.approx(1.2, abs=0.03) and 0.004 < error < 0.02
 

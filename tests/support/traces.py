@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.gamma.costs import CostTable
 from benchmarks.gamma.rounds import RecordedText, Recording
+from benchmarks.gamma.simulate import Make, Simulated, Simulator
 
 
 def greedy_trace(
@@ -51,3 +53,10 @@ def sampled_trace(n: int, depth: int, seed: int = 0, data_set: str = "drawn") ->
 def recording(*traces: RecordedText) -> Recording:
     """The traces with something said about them."""
     return Recording("target", "aa", "draft", "bb", traces[0].depth, 64, 0, traces)
+
+
+def simulate(
+    traces: Sequence[RecordedText], make: Make, table: CostTable, *, batch: int = 1, noise: float = 0.0, seed: int = 0
+) -> Simulated:
+    """One replay by a fresh controller."""
+    return Simulator(make, table, batch=batch, noise=noise, seed=seed).run(traces)

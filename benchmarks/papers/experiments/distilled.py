@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from benchmarks.distil.bench import (
-    LOG,
     ORIGINAL,
     REFERENCE,
     DistilArm,
@@ -24,7 +22,7 @@ from benchmarks.distil.bench import (
 )  # fmt: skip
 from benchmarks.distil.texts import answered
 from benchmarks.figures import PaperFigure, difference_of_shares, least, mean_of
-from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, shared
 from benchmarks.papers.experiments.timing import TimedAnswer, TimedEngine, by_turns, ratios_of, speed_up_of
 from osd.drafters.scoring import logits_of
 from osd.engine.session import in_folder
@@ -34,7 +32,6 @@ from storage.insights.tokens import JudgedPositions, TokenRow, ranked
 from storage.records import RequestSamples, TokenKind
 from storage.sampling import GREEDY
 
-LINES = TypeAdapter(DistilCell)
 OTHERS = {
     "original": DistilArm(ORIGINAL), "ft": DistilArm("FT", "cross_entropy"), "sf": DistilArm("SF", REFERENCE.loss),
     "mixf": DistilArm("MixF", REFERENCE.loss), "reverse_kl": DistilArm("TF", "reverse_kl"),
@@ -56,7 +53,7 @@ class DistilTable(PaperExperiment):
 
     def run(self, bench: PapersBench) -> PaperFindings:
         """Compare all drafts with TF and forward KL on the same texts of all data sets."""
-        cells = bench.once(self.named("distil"), lambda: self._measured(bench))
+        cells = self.cells(bench)
         sampled = {0.0: "", 1.0: "_sampled"}
         figures = {
             f"tf_minus_{name}{sampled[t]}": _less(cells, arm, t) for t in self.temperatures
@@ -64,7 +61,9 @@ class DistilTable(PaperExperiment):
         }  # fmt: skip
         return PaperFindings(figures, tables_of(cells))
 
-    def _measured(self, bench: PapersBench) -> list[DistilCell]:
+    @shared("distil")
+    def cells(self, bench: PapersBench) -> list[DistilCell]:
+        """Return the drafts, measured once."""
         out = bench.folder(self.named("distil"))
         plan = DistilPlan(
             prompts=tuple(bench.prompts), requests=self.texts, test_requests=max(2, self.texts // 4),
@@ -72,8 +71,7 @@ class DistilTable(PaperExperiment):
             seed=bench.seed, out=out,
         )  # fmt: skip
         arms = [arm for arm in plan.arms if arm.name not in ("SF", "MixF") or arm.loss == REFERENCE.loss]
-        distil_table(plan, arms, bench.pair, bench.settings, bench.watch)
-        return [LINES.validate_json(line) for line in (out / LOG).read_text("utf-8").splitlines()]
+        return distil_table(plan, arms, bench.pair, bench.settings, bench.watch)[1]
 
 
 def _less(cells: Sequence[DistilCell], arm: DistilArm, temperature: float) -> PaperFigure:
@@ -81,9 +79,9 @@ def _less(cells: Sequence[DistilCell], arm: DistilArm, temperature: float) -> Pa
     hits: dict[DistilArm, list[float]] = {REFERENCE: [], arm: []}
     positions: list[int] = []
     for cell in cells:
-        if cell.temperature == temperature and cell.job.arm in hits:
-            hits[cell.job.arm] += cell.accepted
-            positions += cell.positions if cell.job.arm == REFERENCE else []
+        if cell.job.place.temperature == temperature and cell.job.arm in hits:
+            hits[cell.job.arm] += cell.found.accepted
+            positions += cell.found.positions if cell.job.arm == REFERENCE else []
     return difference_of_shares(hits[REFERENCE], hits[arm], positions)
 
 
@@ -118,11 +116,9 @@ class DistilledDrafts(PaperExperiment):
     tests: int
     """Texts of each data set that are read."""
 
+    @shared("distilled-drafts")
     def drafts(self, bench: PapersBench) -> Sequence[DistilledSet]:
         """Return the drafts, made once. Raises TrainingFailed."""
-        return bench.once(self.named("distilled-drafts"), lambda: self._made(bench))
-
-    def _made(self, bench: PapersBench) -> list[DistilledSet]:
         pair, folder, found = bench.pair, bench.folder(self.named("distilled-drafts")), []
         for name, prompts in split(bench.sets(self.texts + self.tests, self.tokens), self.tests).items():
             own = folder / name

@@ -12,14 +12,13 @@ from operator import sub, truediv
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.eagle.arms import ALONE, ANALYTIC, ANALYTIC_SIZED, EAGLE_2, FIXED, GOODPUT, DepthCell
-from benchmarks.eagle.bench import EaglePlan, decode_all, differing, tables_of, texts_by_arm
-from benchmarks.eagle.told import Floats, ToldTexts
+from benchmarks.eagle import bench as eagle
 from benchmarks.figures import PaperFigure, exact, jackknife, ratio_of_sums
-from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
+from benchmarks.gamma.costed import CostedTexts, Floats
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, shared
 from benchmarks.papers.experiments.replays import best_on_other_half
 
-Sums = Callable[[ToldTexts], Floats]
+Sums = Callable[[CostedTexts], Floats]
 
 
 class EagleExperiment(PaperExperiment):
@@ -32,16 +31,14 @@ class EagleExperiment(PaperExperiment):
     costs: tuple[str, ...]
     """Profiles; the first decides."""
 
-    def cells(self, bench: PapersBench) -> Sequence[DepthCell]:
+    @shared("eagle")
+    def cells(self, bench: PapersBench) -> Sequence[eagle.DepthCell]:
         """Return the decoded arms; a stopped run goes on in the shared folder."""
-        return bench.once(self.named("eagle"), lambda: self._decoded(bench))
-
-    def _decoded(self, bench: PapersBench) -> Sequence[DepthCell]:
-        plan = EaglePlan(
+        plan = eagle.EaglePlan(
             out=bench.folder(self.named("eagle")), prompts=tuple(bench.prompts), learn=self.learn, count=self.texts,
             warm=self.warm, max_tokens=self.tokens, costs=self.costs, seed=bench.seed,
         )  # fmt: skip
-        return decode_all(plan, bench.pair, bench.settings, bench.watch)
+        return eagle.decode_all(plan, bench.pair, bench.settings, bench.watch)
 
 
 class Depths(EagleExperiment):
@@ -51,24 +48,25 @@ class Depths(EagleExperiment):
     def run(self, bench: PapersBench) -> PaperFindings:
         """Compare milliseconds on the same texts."""
         cells = self.cells(bench)
-        ms = {name: texts.ms for name, texts in texts_by_arm(cells, self.costs[0]).items()}
-        best = best_on_other_half({depth: ms[arm.name] for depth, arm in FIXED.items()})
-        against = {"depth_6": ms[FIXED[EAGLE_2].name], "best_depth": best, "alone": ms[ALONE.name]}
+        ms = {name: texts.ms for name, texts in eagle.texts_by_arm(cells, self.costs[0]).items()}
+        best = best_on_other_half({depth: ms[arm.name] for depth, arm in eagle.FIXED.items()})
+        against = {"depth_6": ms[eagle.FIXED[eagle.EAGLE_2].name], "best_depth": best, "alone": ms[eagle.ALONE.name]}
         figures = {
             f"{name}_vs_{other}": ratio_of_sums(theirs, ms[arm.name])
-            for name, arm in (("analytic", ANALYTIC), ("sized", ANALYTIC_SIZED), ("goodput", GOODPUT))
+            for name, arm in (("analytic", eagle.ANALYTIC), ("sized", eagle.ANALYTIC_SIZED), ("goodput", eagle.GOODPUT))
             for other, theirs in against.items()
         }  # fmt: skip
-        figures["differing"] = exact(differing(cells))
+        figures["differing"] = exact(eagle.differing(cells))
         curves = [curve for costs in self.costs for curve in self._curves(cells, costs)]
-        speeds, _ = tables_of(cells, self.costs)
-        return PaperFindings(figures, speeds, {"depth": Picture("depth", "÷ target alone", curves)})
+        return PaperFindings(
+            figures, eagle.speeds_of(cells, self.costs), {"depth": Picture("depth", "÷ target alone", curves)}
+        )
 
-    def _curves(self, cells: Sequence[DepthCell], costs: str) -> list[Curve]:
-        ms = {name: float(texts.ms.sum()) for name, texts in texts_by_arm(cells, costs).items()}
-        fixed = [(float(depth), ms[ALONE.name] / ms[arm.name]) for depth, arm in FIXED.items()]
-        rule = ms[ALONE.name] / ms[ANALYTIC.name]
-        adaptive = [(float(min(FIXED)), rule), (float(max(FIXED)), rule)]
+    def _curves(self, cells: Sequence[eagle.DepthCell], costs: str) -> list[Curve]:
+        ms = {name: float(texts.ms.sum()) for name, texts in eagle.texts_by_arm(cells, costs).items()}
+        fixed = [(float(depth), ms[eagle.ALONE.name] / ms[arm.name]) for depth, arm in eagle.FIXED.items()]
+        rule = ms[eagle.ALONE.name] / ms[eagle.ANALYTIC.name]
+        adaptive = [(float(min(eagle.FIXED)), rule), (float(max(eagle.FIXED)), rule)]
         return [Curve(f"fixed, {costs}", fixed), Curve(f"analytic, {costs}", adaptive)]
 
 
@@ -79,24 +77,23 @@ class InDetail(EagleExperiment):
     def run(self, bench: PapersBench) -> PaperFindings:
         """Compare shares of sums on the same texts."""
         cells = self.cells(bench)
-        texts = texts_by_arm(cells, self.costs[0])
-        ours, base = texts[ANALYTIC.name], texts[FIXED[EAGLE_2].name]
+        texts = eagle.texts_by_arm(cells, self.costs[0])
+        ours, base = texts[eagle.ANALYTIC.name], texts[eagle.FIXED[eagle.EAGLE_2].name]
         figures = {
-            "serving": ratio_of_sums(base.ms, ours.ms),
-            "speculation": _jackknifed(truediv, ours, base, lambda t: t.nodes, lambda t: t.draft_ms),
-            "verification": _jackknifed(truediv, ours, base, lambda t: t.nodes + t.rounds, lambda t: t.verify_ms),
-            "acceptance_gap": _jackknifed(sub, ours, base, lambda t: t.accepted, lambda t: t.levels),
+            "serving": ours.faster_than(base),
+            "speculation": _jackknifed(truediv, ours, base, lambda t: t.drafted, lambda t: t.draft_ms),
+            "verification": _jackknifed(truediv, ours, base, lambda t: t.drafted + t.rounds, lambda t: t.verify_ms),
+            "acceptance_gap": _jackknifed(sub, ours, base, lambda t: t.accepted, lambda t: t.passes),
         }  # fmt: skip
-        _, details = tables_of(cells, self.costs)
-        return PaperFindings(figures, details)
+        return PaperFindings(figures, eagle.details_of(cells, self.costs))
 
 
 def _jackknifed(
-    compare: Callable[[float, float], float], ours: ToldTexts, base: ToldTexts, above: Sums, below: Sums
+    compare: Callable[[float, float], float], ours: CostedTexts, base: CostedTexts, above: Sums, below: Sums
 ) -> PaperFigure:
     """Compare Σ above ÷ Σ below of one arm with that of another."""
 
-    def share(arm: ToldTexts, keep: npt.NDArray[np.bool_]) -> float:
+    def share(arm: CostedTexts, keep: npt.NDArray[np.bool_]) -> float:
         under = float(below(arm)[keep].sum())
         return float(above(arm)[keep].sum()) / under if under else 0.0
 

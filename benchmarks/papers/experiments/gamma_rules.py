@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.figures import PaperFigure, exact, farthest, jackknife, least, ratio_of_sums
+from benchmarks.gamma.costed import CostedTexts, Floats
 from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, Rows
 from benchmarks.papers.experiments.replays import (
-    Floats,
-    ReplayedRule,
     ReplayedTexts,
     fixed,
     papers_analytic,
@@ -27,7 +26,7 @@ WINDOWS = (5, 6, 7, 8)
 """γ and γ_max of on-the-fly adaptation's Figure 3 and Table 12."""
 Grid = Mapping[str, Sequence[Any]]
 """Values by constant, of which every combination is tried."""
-ByInitial = Mapping[int, ReplayedRule]
+ByInitial = Mapping[int, CostedTexts]
 
 
 def chosen(bench: PapersBench, texts: ReplayedTexts, name: str, grid: Grid) -> Floats:
@@ -54,8 +53,8 @@ class AgainstWindows(PaperExperiment):
         ours, alone = texts.under(papers_analytic()), texts.under(fixed(bench, 0))
         windows = texts.under_all({gamma: fixed(bench, gamma) for gamma in range(1, 13)})
         names = sorted(set(ours.data_sets.tolist()))
-        gained = {name: ours.of(name).faster_than(alone.of(name)) for name in names}
-        lost = {name: windows[5].of(name).faster_than(alone.of(name)) for name in names}
+        gained = {name: ours.only(name).faster_than(alone.only(name)) for name in names}
+        lost = {name: windows[5].only(name).faster_than(alone.only(name)) for name in names}
         figures = {
             "vs_alone": ours.faster_than(alone),
             "vs_windows_5_to_8": ratio_of_sums(np.mean([windows[gamma].ms for gamma in WINDOWS], axis=0), ours.ms),
@@ -66,9 +65,9 @@ class AgainstWindows(PaperExperiment):
             "least_vs_alone": least(gained.values()), "least_of_window_5_vs_alone": least(lost.values()),
         }  # fmt: skip
         rows = [
-            {"data set": name, "analytic ÷ γ = 5": str(ours.of(name).faster_than(windows[5].of(name))),
+            {"data set": name, "analytic ÷ γ = 5": str(ours.only(name).faster_than(windows[5].only(name))),
              "analytic ÷ alone": str(gained[name]), "γ = 5 ÷ alone": str(lost[name]),
-             "accepted of drafted": str(ours.of(name).accepted_of_drafted)}
+             "accepted of drafted": str(ours.only(name).accepted_of_drafted)}
             for name in names
         ]  # fmt: skip
         return PaperFindings(figures, {f"Speed by data set, {texts.costs_told}": rows})
@@ -119,7 +118,7 @@ class AdaptiveMethods(PaperExperiment):
         pictures = {"throughput": Picture("γ_max", "tokens a second", curves)}
         return PaperFindings(figures, {f"Costs of {texts.table.name}": rows}, pictures)
 
-    def _acceptance_gap(self, arms: Mapping[str, Mapping[int, ReplayedRule]]) -> PaperFigure:
+    def _acceptance_gap(self, arms: Mapping[str, Mapping[int, CostedTexts]]) -> PaperFigure:
         """Return Q-learning's acceptance less the highest of the others'."""
         rates = {name: _accepted_of_drafted(list(arms[name].values())) for name in self.methods}
         ours = rates.pop("RL-based")
@@ -128,7 +127,7 @@ class AdaptiveMethods(PaperExperiment):
         return PaperFigure(gap, float(error) or None, rates["analytic"].count)
 
 
-def _accepted_of_drafted(some: Sequence[ReplayedRule]) -> PaperFigure:
+def _accepted_of_drafted(some: Sequence[CostedTexts]) -> PaperFigure:
     accepted, drafted = (np.sum(each, axis=0) for each in ([r.accepted for r in some], [r.drafted for r in some]))
     return ratio_of_sums(accepted, drafted) if drafted.sum() else exact(0.0)
 

@@ -86,12 +86,12 @@ class GivenAcceptance(PaperExperiment):
 
     def arm(self, bench: PapersBench, texts: Texts, alpha: float, tokens: int, *, whole: bool = False) -> TimedEngine:
         """Return what decodes prompts whose answers are known. ``whole``: whether answers go on past end tokens."""
-        timed = TimedEngine(bench.pair, bench.settings, tokens, gamma=self.gamma, whole=whole)
         chance, vocabulary = random.Random(bench.seed), int(bench.pair.target.module.config.vocab_size)
-        timed.engine.drafting = OverriddenDrafts(  # its __getattr__ is the rest of a drafter
-            timed.engine.drafting, lambda rows, _: KnownText(rows, texts, alpha, chance, vocabulary)
-        )
-        return timed
+
+        def wrap(drafting: Any) -> OverriddenDrafts:
+            return OverriddenDrafts(drafting, lambda rows, _: KnownText(rows, texts, alpha, chance, vocabulary))
+
+        return TimedEngine(bench.pair, bench.settings, tokens, gamma=self.gamma, whole=whole, wrap=wrap)
 
     def prompts(self, bench: PapersBench) -> list[Tokens]:
         """Return prompts of all data sets."""

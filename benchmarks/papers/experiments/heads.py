@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.distil.bench import trainer_said
 from benchmarks.figures import PaperFigure, mean_of, ratio_of_sums
+from benchmarks.gamma.costed import CostedTexts
 from benchmarks.gamma.costs import CostTable, find_costs
+from benchmarks.gamma.record import RecordPlan, record_file
 from benchmarks.gamma.rounds import RecordedText
-from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, shared
 from benchmarks.papers.experiments.replays import (
     DEPTH,
-    ReplayedRule,
     ReplayedTexts,
     fixed,
     papers_analytic,
     rule,
     tuned,
 )
-from storage.errors import TrainingFailed
 
 LONGEST = 20
 """Drafted tokens at which SpecDec++ stops in any case (section 5.1)."""
@@ -37,7 +37,7 @@ Shape = tuple[float, int]
 BEST: Shape = (6.0, 3)
 """The shape that the paper ends with."""
 TEMPERATURE, TOP_K, EPOCHS = 1.0, 50, 10
-ByThreshold = Mapping[float, ReplayedRule]
+ByThreshold = Mapping[float, CostedTexts]
 
 
 class Heads:
@@ -56,23 +56,15 @@ class Heads:
 
     def head(self, shape: Shape) -> Path:
         """Return a trained head's folder. Raises TrainingFailed with the end of what the trainer said."""
-        from osd.demo.runner.process import command
-
-        weight, depth = shape
+        (weight, depth), bench = shape, self._bench
         out = self.folder / f"w{weight:g}-d{depth}"
-        if out.exists():
-            return out
-        asked = (
-            "--target", self._bench.target, "--draft", self._bench.draft, "--prompts", self._training_prompts(),
-            "--out", out, "--epochs", EPOCHS, "--temperature", TEMPERATURE, "--top-k", TOP_K,
-            "--max-tokens", self._plan.tokens,
-        )  # fmt: skip
-        shaped = {"OSD_LEARN__HEAD_DEPTH": str(depth), "OSD_LEARN__HEAD_REJECT_WEIGHT": str(weight)}
-        done = subprocess.run(
-            command("head", *asked), env={**os.environ, **shaped}, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise TrainingFailed(run="(head)", draft=self._bench.draft, reason=done.stderr.strip()[-300:])
+        if not out.exists():
+            shaped = os.environ | {"OSD_LEARN__HEAD_DEPTH": str(depth), "OSD_LEARN__HEAD_REJECT_WEIGHT": str(weight)}
+            trainer_said(
+                "head", "--target", bench.target, "--draft", bench.draft, "--prompts", self._training_prompts(),
+                "--out", out, "--epochs", EPOCHS, "--temperature", TEMPERATURE, "--top-k", TOP_K,
+                "--max-tokens", self._plan.tokens, told=f"{bench.draft}'s acceptance head", variables=shaped,
+            )  # fmt: skip
         return out
 
     def _training_prompts(self) -> Path:
@@ -83,15 +75,14 @@ class Heads:
 
     def texts(self, shape: Shape) -> Sequence[RecordedText]:
         """Return the sampled rounds of all texts, with a head's estimates."""
-        from benchmarks.gamma.record import record_file
         from osd.models.acceptance_head import HeadPass, load_head
 
-        folder, pair = self.head(shape), self._bench.pair
-        return record_file(
-            self.folder / f"{folder.name}.parquet", pair, self.prompts, temperatures=(TEMPERATURE,),
-            new_tokens=self._plan.tokens, depth=DEPTH, seed=self._bench.seed,
-            head=HeadPass(load_head(folder), pair.draft.device), watch=self._bench.watch,
-        ).traces  # fmt: skip
+        folder, pair, bench = self.head(shape), self._bench.pair, self._bench
+        asked = RecordPlan(
+            temperatures=(TEMPERATURE,), new_tokens=self._plan.tokens, depth=DEPTH, seed=bench.seed,
+            head=HeadPass(load_head(folder), pair.draft.device),
+        )  # fmt: skip
+        return record_file(self.folder / f"{folder.name}.parquet", pair, self.prompts, asked, bench.watch).traces
 
 
 class HeadsExperiment(PaperExperiment):
@@ -100,9 +91,10 @@ class HeadsExperiment(PaperExperiment):
     training: int
     """Prompts that a head learns from."""
 
+    @shared("heads")
     def heads(self, bench: PapersBench) -> Heads:
         """Return the heads, made once."""
-        return bench.once(self.named("heads"), lambda: Heads(bench, self))
+        return Heads(bench, self)
 
 
 class SweptHeads(HeadsExperiment):
@@ -137,8 +129,8 @@ class AgainstLengths(SweptHeads):
         wide = {**plus, **self.swept(bench, texts, self.near_one)}
         figures, rows = {"specdecpp_vs_best_k": _gain(plus, lengths), "wide_vs_best_k": _gain(wide, lengths)}, []
         for name in dict.fromkeys(text.data_set for text in texts.texts):
-            theirs = {k: each.of(name) for k, each in lengths.items()}
-            gain, wide_gain = (_gain({h: each.of(name) for h, each in some.items()}, theirs) for some in (plus, wide))
+            theirs = {k: each.only(name) for k, each in lengths.items()}
+            gain, wide_gain = (_gain({h: each.only(name) for h, each in some.items()}, theirs) for some in (plus, wide))
             rows.append({"data set": name, "trained on": name == heads.trained_on,
                          "÷ best K, h to 0.9": str(gain), "÷ best K, h to 0.999": str(wide_gain)})  # fmt: skip
             if name == heads.trained_on:
@@ -151,7 +143,7 @@ class AgainstLengths(SweptHeads):
         picture = Picture("discard rate", "verification rate", curves)
         return PaperFindings(figures, {f"Costs of {texts.table.name}": rows}, {"frontier": picture})
 
-    def _lengths(self, bench: PapersBench, texts: ReplayedTexts) -> dict[int, ReplayedRule]:
+    def _lengths(self, bench: PapersBench, texts: ReplayedTexts) -> dict[int, CostedTexts]:
         return texts.under_all({k: fixed(bench, k) for k in self.lengths})
 
     def _fresh_gain(self, bench: PapersBench, texts: Sequence[RecordedText], table: CostTable) -> PaperFigure:
@@ -159,11 +151,11 @@ class AgainstLengths(SweptHeads):
         return _gain(self.swept(bench, some, self.thresholds), self._lengths(bench, some))
 
 
-def _gain(plus: ByThreshold, lengths: Mapping[int, ReplayedRule]) -> PaperFigure:
+def _gain(plus: ByThreshold, lengths: Mapping[int, CostedTexts]) -> PaperFigure:
     return ratio_of_sums(tuned(lengths), tuned(plus))
 
 
-def _rates(found: Iterable[ReplayedRule]) -> list[tuple[float, float]]:
+def _rates(found: Iterable[CostedTexts]) -> list[tuple[float, float]]:
     return [(each.discard_rate, each.verification_rate) for each in found]
 
 
@@ -176,7 +168,7 @@ class Shapes(SweptHeads):
 
     def run(self, bench: PapersBench) -> PaperFindings:
         """Train and sweep every shape."""
-        heads, rows, found = self.heads(bench), [], dict[tuple[Shape, float], ReplayedRule]()
+        heads, rows, found = self.heads(bench), [], dict[tuple[Shape, float], CostedTexts]()
         for shape in self.shapes():
             texts = ReplayedTexts((), heads.texts(shape), find_costs(self.costs))
             plus = self.swept(bench, texts, self.thresholds)

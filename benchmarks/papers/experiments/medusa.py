@@ -16,8 +16,9 @@ from typing import Any
 
 from benchmarks.figures import mean_of
 from benchmarks.papers.experiment import PaperExperiment, PaperFindings, PapersBench
-from benchmarks.papers.experiments.served import BATCH, drawn, fresh
+from benchmarks.papers.experiments.served import BATCH, drawn
 from benchmarks.papers.experiments.timing import TimedAnswer, TimedEngine, by_turns, ratios_of, speed_up_of
+from benchmarks.routes.bench import fresh
 from osd.demo.runner.circle import StreamPlan, own_settings, turning
 from osd.demo.runner.feed import RequestFeed, make_arrival
 from osd.demo.runner.source import Segment

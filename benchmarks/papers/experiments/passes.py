@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +12,11 @@ from pydantic import TypeAdapter
 
 from benchmarks.figures import mean_of
 from benchmarks.gamma.bench import MEASURED, bench_gamma
-from benchmarks.gamma.measured import GammaMeasured, told
-from benchmarks.gamma.plan import ALONE, Contested, GammaPlan, GammaSetting
+from benchmarks.gamma.measured import GammaMeasured
+from benchmarks.gamma.plan import ALONE, Contested, GammaPlan
+from benchmarks.gamma.result import Results
 from benchmarks.gamma.scene import Scene
-from benchmarks.papers.experiment import PaperExperiment, PaperFindings, PapersBench
+from benchmarks.papers.experiment import PaperExperiment, PaperFindings, PapersBench, shared
 from benchmarks.papers.experiments.heads import BEST, HeadsExperiment
 from benchmarks.papers.experiments.timing import TimedEngine
 from osd.bench.harness.prompts import numbers
@@ -38,7 +38,7 @@ class ForwardTimes(HeadsExperiment):
     def run(self, bench: PapersBench) -> PaperFindings:
         """Fit both methods, and the target alone."""
         rows, fits, head_cost, overhead = [], [], [], []
-        for name, scene in bench.once(self.named("timed"), lambda: self._timed(bench)).items():
+        for name, scene in self.timed(bench).items():
             fixed, plus = scene.time_model_of("fixed"), scene.time_model_of("specdecpp")
             alone = scene.of[ALONE]
             passes = sum(each.target_passes for each in alone)
@@ -57,7 +57,9 @@ class ForwardTimes(HeadsExperiment):
         figures = {"r2": fits, "target_vs_stand_alone": overhead, "draft_pass_with_head": head_cost}
         return PaperFindings({name: mean_of(some) for name, some in figures.items() if some}, {"Forward times": rows})
 
-    def _timed(self, bench: PapersBench) -> dict[str, Scene]:
+    @shared("timed")
+    def timed(self, bench: PapersBench) -> dict[str, Scene]:
+        """Return the measurements of each data set, told by what rounds of their kinds usually take."""
         head, out = str(self.heads(bench).head(BEST)), bench.folder(self.named("timed"))
         settings = bench.settings.changed(gamma={"specdecpp": {"head": head}, "routes": {}})
         asked = GammaPlan(
@@ -66,16 +68,9 @@ class ForwardTimes(HeadsExperiment):
             temperatures=(1.0,), batch_sizes=(1,), count=1, max_tokens=self.tokens, turns=self.turns,
         )  # fmt: skip
         bench_gamma(asked, settings, bench.watch)
-        plan = Contested.of(asked, settings.gamma)
-        return scenes_by_set([LINES.validate_json(line) for line in (out / MEASURED).read_text().splitlines()], plan)
-
-
-def scenes_by_set(measured: Sequence[GammaMeasured], plan: Contested) -> dict[str, Scene]:
-    """Return the measurements of each data set, told by what rounds of their kinds usually take."""
-    by_setting: dict[GammaSetting, list[GammaMeasured]] = defaultdict(list)
-    for each in measured:
-        by_setting[each.job.setting].append(each)
-    return {setting.data_set: Scene(setting, plan, told(some)) for setting, some in by_setting.items()}
+        folder = [LINES.validate_json(line) for line in (out / MEASURED).read_text().splitlines()]
+        scenes = Results(Contested.of(asked, settings.gamma), folder, {}).scenes
+        return {setting.data_set: scene for setting, scene in scenes.items()}
 
 
 class UpdateTimes(PaperExperiment):

@@ -8,7 +8,7 @@ warm-up of 25 in the paper (D.1), and whatever else a rule has to learn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
@@ -16,19 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from benchmarks.figures import PaperFigure, ratio_of_sums
+from benchmarks.gamma.costed import CostedRound, CostedText, CostedTexts, Floats
 from benchmarks.gamma.costs import CostTable, find_costs
+from benchmarks.gamma.record import RecordPlan, record_file
 from benchmarks.gamma.rounds import RecordedText, Recording
-from benchmarks.gamma.simulate import Simulator
+from benchmarks.gamma.simulate import Make, Simulator, maker_of
 from benchmarks.papers.experiment import PaperExperiment, PapersBench
-from osd.gamma.base import CostModel, GammaController
-from osd.gamma.factory import make_controller
 from osd.gamma.rules.analytic import AnalyticController
 from osd.models.pair import Pair
 
-Floats = npt.NDArray[np.float64]
 WARM_REQUESTS = 25
 WARM_TEXTS = 3
 """Recorded texts of each data set that those requests are of, again and again."""
@@ -36,52 +33,6 @@ DEPTH = 24
 """Tokens of a recorded chain: the largest γ of GammaTune's list."""
 PAPERS_H = 6
 """h of the analytic rule: the middle of on-the-fly adaptation's Table 12."""
-Make = Callable[[CostModel], GammaController]
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedRule:
-    """What a rule came to, text by text."""
-
-    data_sets: npt.NDArray[np.str_]
-    """Names, by text."""
-    tokens: Floats
-    ms: Floats
-    drafted: Floats
-    accepted: Floats
-    rounds: Floats
-    runs: tuple[tuple[int, ...], ...] = ()
-    """Accepted tokens of each round; of all texts alone."""
-
-    def of(self, data_set: str) -> ReplayedRule:
-        """Return the texts of one data set."""
-        mine = self.data_sets == data_set
-        parts = (self.data_sets, self.tokens, self.ms, self.drafted, self.accepted, self.rounds)
-        return ReplayedRule(*(part[mine] for part in parts))
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second."""
-        return float(1e3 * self.tokens.sum() / self.ms.sum())
-
-    @property
-    def accepted_of_drafted(self) -> PaperFigure:
-        """The share of the drafted tokens that is accepted, over texts."""
-        return ratio_of_sums(self.accepted, self.drafted) if self.drafted.sum() else PaperFigure(0.0, 0.0)
-
-    @property
-    def discard_rate(self) -> float:
-        """Drafted tokens that were not accepted, a token of the texts."""
-        return float((self.drafted - self.accepted).sum() / self.tokens.sum())
-
-    @property
-    def verification_rate(self) -> float:
-        """Target passes a token of the texts."""
-        return float(self.rounds.sum() / self.tokens.sum())
-
-    def faster_than(self, other: ReplayedRule) -> PaperFigure:
-        """Return its speed ÷ another rule's on the same texts."""
-        return ratio_of_sums(other.ms, self.ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,29 +48,23 @@ class ReplayedTexts:
         """The machine, as titles tell it."""
         return f"costs of {self.table.name}"
 
-    def under(self, make: Make, *, upper_bound: bool = False) -> ReplayedRule:
+    def replayed(self, make: Make, *, upper_bound: bool = False) -> list[CostedText]:
         """Replay a rule. ``upper_bound``: every drafted token is accepted (validation is skipped)."""
         texts = [_all_accepted(text) for text in self.texts] if upper_bound else list(self.texts)
         simulator = Simulator(make, self.table)
         simulator.run(list(islice(cycle(self.warm), WARM_REQUESTS if self.warm else 0)))
-        rounds = simulator.run(texts).by_request
+        return [
+            CostedText(text.data_set, text.text.tolist(), [CostedRound(o.drafted, o.drafted, o.accepted) for o in seen])
+            for text, seen in zip(texts, simulator.run(texts).by_request, strict=True)
+        ]
 
-        def summed(value: Callable[[Any], float]) -> Floats:
-            return np.array([sum(map(value, seen)) for seen in rounds], float)
+    def under(self, make: Make, *, upper_bound: bool = False) -> CostedTexts:
+        """Return what the texts came to under a rule."""
+        return CostedTexts.of(self.replayed(make, upper_bound=upper_bound), self.table)
 
-        return ReplayedRule(
-            np.array([text.data_set for text in texts]), np.array([text.length for text in texts], float),
-            summed(self._ms), summed(lambda o: o.drafted), summed(lambda o: o.accepted), summed(lambda _: 1),
-            tuple(tuple(each.accepted for each in seen) for seen in rounds),
-        )  # fmt: skip
-
-    def under_all(self, makes: Mapping[Any, Make]) -> dict[Any, ReplayedRule]:
+    def under_all(self, makes: Mapping[Any, Make]) -> dict[Any, CostedTexts]:
         """Replay several rules."""
         return {name: self.under(make) for name, make in makes.items()}
-
-    def _ms(self, seen: Any) -> float:
-        drafting = self.table.draft_ms(1, seen.drafted) if seen.drafted else 0.0
-        return drafting + self.table.verify_ms(1, seen.drafted + 1)
 
 
 def _all_accepted(text: RecordedText) -> RecordedText:
@@ -128,13 +73,9 @@ def _all_accepted(text: RecordedText) -> RecordedText:
 
 def record(bench: PapersBench, plan: PaperExperiment, path: Path, pair: Pair, temperature: float) -> Recording:
     """Return rounds of a pair over prompts of every data set, from their file where they are there."""
-    from benchmarks.gamma.record import record_file
-
     prompts = bench.sets(WARM_TEXTS + plan.texts, plan.tokens)
-    return record_file(
-        path, pair, prompts, temperatures=(temperature,), new_tokens=plan.tokens, depth=DEPTH, seed=bench.seed,
-        watch=bench.watch,
-    )  # fmt: skip
+    asked = RecordPlan(temperatures=(temperature,), new_tokens=plan.tokens, depth=DEPTH, seed=bench.seed)
+    return record_file(path, pair, prompts, asked, bench.watch)
 
 
 def recorded(bench: PapersBench, plan: PaperExperiment, temperature: float = 0.0) -> Recording:
@@ -158,9 +99,7 @@ def rule(
     bench: PapersBench, name: str, initial: int = 4, most: int = DEPTH, tables: Mapping[str, Any] | None = None
 ) -> Make:
     """Return what makes a rule. ``most``: γ_max; ``tables``: settings of rules, as ``{"gammatune": {"eta": 0.5}}``."""
-    own = {"max": most, "initial": min(initial, most), "routes": {}, **(tables or {})}
-    changed = bench.settings.changed(gamma=own)
-    return lambda costs: make_controller(changed.gamma, costs, name)
+    return maker_of(bench.settings, name, initial, most, tables)
 
 
 def fixed(bench: PapersBench, gamma: int) -> Make:
@@ -181,6 +120,6 @@ def best_on_other_half(ms: Mapping[Any, Floats]) -> Floats:
     return np.where(even, ms[best[0]], ms[best[1]])
 
 
-def tuned(rules: Mapping[Any, ReplayedRule]) -> Floats:
+def tuned(rules: Mapping[Any, CostedTexts]) -> Floats:
     """Return milliseconds of each text under the rule of several that is best on the other half."""
     return best_on_other_half({name: rule.ms for name, rule in rules.items()})

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from benchmarks.figures import PaperFigure, difference_of_shares, least, mean_of, ratio_of_sums
 from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
@@ -32,11 +31,6 @@ def drawn(bench: PapersBench, plan: PaperExperiment, requests: int, seed: int = 
     for problem in problems:
         bench.watch.say(problem)
     return found
-
-
-def fresh(folder: Path, name: str) -> Path:
-    """Return a path that is not there yet: what a stopped run left stands beside it."""
-    return next(path for i in range(1, 1 << 20) if not (path := folder / f"{name}-{i}").exists())
 
 
 def apart(one: PaperFigure, other: PaperFigure) -> PaperFigure:
@@ -74,9 +68,7 @@ class RoutesExperiment(PaperExperiment):
             order=order,  # type: ignore[arg-type]
             seed=bench.seed + seed,
         )  # fmt: skip
-        serve_arms(plan, bench.settings, segments, bench.watch, check_every=0)
-        lines = (out / "arms.jsonl").read_text("utf-8").splitlines()
-        return {arm.arm: arm for arm in map(TypeAdapter(ArmResult).validate_json, lines)}
+        return serve_arms(plan, bench.settings, segments, bench.watch, check_every=0)[1]
 
 
 class Routed(RoutesExperiment):

@@ -17,9 +17,10 @@ from rich.console import Console
 
 from benchmarks.distil.texts import PromptSplit, TextTest, answered
 from benchmarks.figures import PaperFigure, difference_of_shares, mean_of, ratio_of_sums
-from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, shared
 from benchmarks.papers.experiments.distilled import distilled_on
-from benchmarks.papers.experiments.served import BATCH, apart, drawn, fresh, last_third
+from benchmarks.papers.experiments.served import BATCH, apart, drawn, last_third
+from benchmarks.routes.bench import fresh
 from osd.bench.harness.report import save_json
 from osd.bench.online import serve_segments
 from osd.bench.plans import OnlinePlan
@@ -58,9 +59,9 @@ class SharesOfData(PaperExperiment):
 
     def run(self, bench: PapersBench) -> PaperFindings:
         """Serve and learn; distil and read; compare."""
-        requests = bench.once(self.named("online"), lambda: self._served(bench))
+        requests = self.served(bench)
         online, rows = online_told(requests)
-        shares, table = shares_told(bench.once(self.named("shares"), lambda: self._read(bench, requests)))
+        shares, table = shares_told(self.texts_read(bench))
         whose: tuple[Whose, Whose] = ("online", "frozen")
         curves = [Curve(name, [(float(i), a) for i, a in enumerate(moving(requests, name), 1)]) for name in whose]
         tables = {
@@ -69,7 +70,9 @@ class SharesOfData(PaperExperiment):
         pictures = {"acceptance": Picture("requests", "α, last 50 requests", curves)}
         return PaperFindings({**online, **shares}, tables, pictures)
 
-    def _served(self, bench: PapersBench) -> Served:
+    @shared("online")
+    def served(self, bench: PapersBench) -> Served:
+        """Return the requests of a run that learned while it served."""
         folder = bench.folder("online")
         kept = folder / f"{self.named('served')}.json"
         if kept.exists():
@@ -85,10 +88,11 @@ class SharesOfData(PaperExperiment):
         save_json(kept, [asdict(one) for one in results.served])
         return results.served
 
-    def _read(self, bench: PapersBench, requests: Served) -> list[ReadText]:
+    @shared("shares")
+    def texts_read(self, bench: PapersBench) -> list[ReadText]:
         """Distil a draft for each data set and share, and let it read the served texts; what a stopped run has made is
         kept. Raises TrainingFailed, BadInput."""
-        found = []
+        requests, found = self.served(bench), []
         for segment in drawn(bench, self, 2 * self.texts)[: self.sets]:
             mine = [one for one in requests if one.segment == segment.name]
             found += matched(mine, *self._hits(bench, segment))

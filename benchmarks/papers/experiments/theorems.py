@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.figures import exact, mean_of, ratio_of_sums
+from benchmarks.gamma.costed import Floats
 from benchmarks.gamma.costs import find_costs
 from benchmarks.gamma.oracle import OracleController
 from benchmarks.gamma.rounds import RecordedText
-from benchmarks.gamma.simulate import Simulator
+from benchmarks.gamma.simulate import Make, Simulator
 from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
 from benchmarks.papers.experiments.replays import (
     DEPTH,
     PAPERS_H,
-    Floats,
-    Make,
     ReplayedTexts,
     fixed,
     papers_analytic,
@@ -126,8 +125,9 @@ class Regimes(PaperExperiment):
 
     def run(self, bench: PapersBench) -> PaperFindings:
         """Replay a length of 8, and correlate neighbours."""
-        found = replayed(bench, self, self.costs).under(fixed(bench, 8))
-        runs = [np.array(run, float) for run in found.runs if len(run) > 3 and np.std(run[:-1]) and np.std(run[1:])]
+        found = replayed(bench, self, self.costs).replayed(fixed(bench, 8))
+        runs = [np.array([each.accepted for each in text.rounds], float) for text in found]
+        runs = [run for run in runs if len(run) > 3 and np.std(run[:-1]) and np.std(run[1:])]
         together = [float(np.corrcoef(run[:-1], run[1:])[0, 1]) for run in runs]
         varied = max(runs, key=lambda run: float(np.std(run)), default=np.zeros(1))
         curve = Curve("accepted of 8", [(float(i), float(a)) for i, a in enumerate(varied)])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.figures import PaperFigure, mean_of
 from benchmarks.papers.experiment import PapersBench
@@ -53,13 +53,16 @@ class TimedEngine:
     """An engine that decodes one request at a time and records nothing."""
 
     def __init__(
-        self, pair: Pair, settings: Settings, tokens: int, *, gamma: int, kind: str = "causal", whole: bool = False
-    ) -> None:
+        self, pair: Pair, settings: Settings, tokens: int, *, gamma: int, kind: str = "causal", whole: bool = False,
+        wrap: Callable[[Any], Any] = lambda drafting: drafting,
+    ) -> None:  # fmt: skip
         """``tokens``: of an answer at most; ``gamma``: its drafts' length, 0 for the target alone; ``whole``: whether
-        answers go on past end tokens."""
+        answers go on past end tokens; ``wrap``: what is put around the drafter."""
         rule = {"rule": "fixed", "initial": gamma, "max": max(gamma, 1), "routes": {}}
         own = settings.changed(serve={"max_batch": 1, "record": "off"}, gamma=rule, drafters={"kind": kind})
-        self.engine, self._tokens, self._whole = Engine(pair, own), tokens, whole
+        engine = Engine(pair, own)
+        engine.drafting = wrap(engine.drafting)
+        self.engine, self._tokens, self._whole = engine, tokens, whole
 
     def decode(self, prompt: Tokens, tokens: int | None = None) -> TimedAnswer:
         """Answer a prompt, with ``tokens`` at most where they are fewer than the engine's."""

@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.figures import PaperFigure, farthest, mean_of
-from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, shared
 from benchmarks.routes.bench import TEACHING
 from benchmarks.routes.traffic import TrafficItem, arrange
+from osd.bench.contenders import run_in_order
 from osd.demo.prompts import DOMAINS, prompts
 from osd.demo.runner.circle import own_settings
 from osd.engine.session import in_folder, serving
@@ -53,8 +54,9 @@ class MakeUp(PaperExperiment):
 
     def run(self, bench: PapersBench) -> PaperFindings:
         """Serve streams of several seeds by both traits, and compare shares."""
-        return told(bench.once(self.named("traffic"), lambda: self.streams(bench)))
+        return told(self.streams(bench))
 
+    @shared("traffic")
     def streams(self, bench: PapersBench) -> dict[str, list[RoutedPrompt]]:
         """Return the requests of all streams, by trait."""
         tokenizer, longest = bench.pair.tokenizer, bench.longest(self.tokens)
@@ -81,9 +83,8 @@ class MakeUp(PaperExperiment):
                 _add_routes(store, trait, teaching)
                 asked = [Request(encode(pair.tokenizer, i.prompt), self.tokens, text=i.prompt) for i in items]
                 with serving(pair, settings, store) as engine:
-                    routes = {done.request.id: done.outcomes[-1].route for done in engine.run(asked)}
+                    told = [done.outcomes[-1].route for done in run_in_order(engine, asked)]
         true = [language_of(item.domain) if trait == LANGUAGE else item.domain for item in items]
-        told = [routes[request.id] for request in asked]
         return [RoutedPrompt(*both, i / len(items)) for i, both in enumerate(zip(true, told, strict=True))]
 
 

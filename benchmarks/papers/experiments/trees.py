@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figures import PaperFigure, exact, least, mean_of, ratio_of_sums
-from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
-from benchmarks.trees.bench import MEASURED, TreesPlan, TreesRun, measure_trees, unit_of
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, shared
+from benchmarks.trees.bench import MEASURED, TreesPlan, TreesRun, measure_trees
 from benchmarks.trees.corpora import Knowledge, read_texts
 from benchmarks.trees.methods import ALONE, FROZEN, GREEDY, MCTS, TreesUnit
-from benchmarks.trees.result import UnitLine
+from benchmarks.trees.result import TreesCell
 from osd.bench.contenders import osd_contender
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.prompts import MOST_LINES, Tokens, listed, texts_by_set
@@ -30,7 +30,7 @@ FIELDS = ("category", "domain")
 """Fields of a line that name its category."""
 NODES, DEPTH = 32, 16
 """Nodes and depth of trees at most, as `python -m benchmarks trees` has them."""
-Lines = Sequence[UnitLine]
+Lines = Sequence[TreesCell]
 
 
 class TreesExperiment(PaperExperiment):
@@ -40,15 +40,12 @@ class TreesExperiment(PaperExperiment):
     """Prompts of each data set that the target answers for the corpus, none of which is measured."""
     corpus_tokens: int
 
+    @shared("trees")
     def lines(self, bench: PapersBench) -> Lines:
         """Return what was measured, unit by unit; it goes on in the shared folder."""
-        return bench.once(self.named("trees"), lambda: self._measured(bench))
-
-    def _measured(self, bench: PapersBench) -> Lines:
         out = bench.folder(self.named("trees"))
         plan = TreesPlan(corpus=(self.corpus(bench, out),), max_tokens=self.tokens, answers=0, out=out)
-        measure_trees(plan, bench.pair, bench.sets(self.texts, self.tokens), bench.settings, bench.watch)
-        return [json.loads(line) for line in (out / MEASURED).read_text("utf-8").splitlines()]
+        return measure_trees(plan, bench.pair, bench.sets(self.texts, self.tokens), bench.settings, bench.watch)[1]
 
     def corpus(self, bench: PapersBench, folder: Path) -> Path:
         """Write prompts of the same kinds, none of them measured, with the target's greedy answers."""
@@ -71,11 +68,8 @@ class TreesExperiment(PaperExperiment):
 
 def pooled(lines: Lines, method: str, what: str, part: str, **unit: Any) -> list[float]:
     """Return a method's figures of all prompts of the units of one part."""
-    mine = [
-        line for line in lines
-        if line["unit"]["part"] == part and all(line["unit"][key] == value for key, value in unit.items())
-    ]  # fmt: skip
-    return [value for line in mine for value in line["methods"][method][what]]
+    mine = [c for c in lines if c.job.part == part and all(getattr(c.job, k) == v for k, v in unit.items())]
+    return [value for cell in mine for value in cell.found[method][what]]
 
 
 def longer(lines: Lines, one: str, other: str) -> PaperFigure:
@@ -99,12 +93,12 @@ class Methods(TreesExperiment):
     def run(self, bench: PapersBench) -> PaperFindings:
         """Compare methods on the same prompts."""
         lines = self.lines(bench)
-        names = list(next(line for line in lines if line["unit"]["part"] == "shape")["methods"])
+        names = list(next(line for line in lines if line.job.part == "shape").found)
         figures = {
             "speed_up": faster(lines, MCTS.name, ALONE.name),
             "accept_length": mean_of(pooled(lines, MCTS.name, "lengths", "shape")),
         } | {name: longer(lines, *pair) for name, pair in self.longer.items()}
-        sets = list(dict.fromkeys(line["unit"]["data_set"] for line in lines))
+        sets = list(dict.fromkeys(line.job.data_set for line in lines))
         rows = [
             {"method": name, "÷ target alone": faster(lines, name, ALONE.name).value}
             | {f"{s}, tokens a pass": float(np.mean(pooled(lines, name, "lengths", "shape", data_set=s))) for s in sets}
@@ -143,10 +137,10 @@ class Robustness(TreesExperiment):
 
 
 def _by(lines: Lines, part: str, what: str, method: str) -> list[tuple[float, float]]:
-    units = [line["unit"] for line in lines if line["unit"]["part"] == part and line["unit"]["top_p"] is None]
+    units = [line.job for line in lines if line.job.part == part and line.job.top_p is None]
     return [
         (x, float(np.mean(pooled(lines, method, "lengths", part, **{what: x, "top_p": None}))))
-        for x in sorted({unit[what] for unit in units})
+        for x in sorted({getattr(unit, what) for unit in units})
     ]
 
 
@@ -158,7 +152,7 @@ class Categories(TreesExperiment):
         """Compare categories. Raises BadInput where all prompts are of one."""
         texts = by_category(bench)
         lines = self._categories(bench, texts) if texts else self.lines(bench)
-        names = dict.fromkeys(line["unit"]["data_set"] for line in lines)
+        names = dict.fromkeys(line.job.data_set for line in lines)
         found = {name: faster(lines, MCTS.name, ALONE.name, data_set=name) for name in names}
         if len(found) < 2:
             reason = "All prompts are of one category; give --prompts spec_bench.jsonl.gz, or several files."
@@ -180,9 +174,9 @@ class Categories(TreesExperiment):
         facts = {"sets": {name: len(some) for name, some in sets.items()}, "tokens": self.tokens}
         plan = TreesPlan(corpus=(), max_tokens=self.tokens, nodes=NODES, depth=DEPTH)
         run = TreesRun(plan, pair, bench.settings, known, sets)
-        folder = RunFolder(out, facts, MEASURED, UnitLine)
+        folder = RunFolder(out, facts, MEASURED, TreesCell)
         units = [TreesUnit("speed", name, (ALONE.name, MCTS.name)) for name in sets]
-        lines = measure_all(units, run.measure, bench.watch, folder=folder, job_of=unit_of, work=run.work)
+        lines = measure_all(units, run.measure, bench.watch, folder=folder, work=run.work)
         if bench.watch.stopped:
             raise KeyboardInterrupt
         return lines

@@ -18,15 +18,14 @@ import numpy.typing as npt
 
 from benchmarks.distil.texts import answers
 from benchmarks.figures import farthest, mean_of, ratio_of_sums
+from benchmarks.gamma.costed import CostedTexts, Floats
 from benchmarks.gamma.costs import CostTable, Piece, Pieces, find_costs
 from benchmarks.gamma.rounds import RecordedText, Recording
-from benchmarks.papers.experiment import PaperExperiment, PaperFindings, PapersBench
+from benchmarks.papers.experiment import PaperExperiment, PaperFindings, PapersBench, shared
 from benchmarks.papers.experiments.distilled import distilled_on
 from benchmarks.papers.experiments.gamma_rules import WINDOWS
 from benchmarks.papers.experiments.replays import (
     DEPTH,
-    Floats,
-    ReplayedRule,
     ReplayedTexts,
     best_on_other_half,
     fixed,
@@ -54,7 +53,7 @@ class ReplayedDraft:
     """A draft's texts under the analytic rule."""
 
     texts: ReplayedTexts
-    found: ReplayedRule
+    found: CostedTexts
 
     @property
     def costs(self) -> Costs:
@@ -144,11 +143,9 @@ class TwoDrafts(PaperExperiment):
     """Answers to prompts of each data set that it learns from."""
     epochs: int
 
+    @shared("two-drafts")
     def drafts(self, bench: PapersBench) -> Drafts:
         """Return both drafts' texts, replayed once."""
-        return bench.once(self.named("two-drafts"), lambda: self._replayed(bench))
-
-    def _replayed(self, bench: PapersBench) -> Drafts:
         table = find_costs(self.costs)
         small, large = recorded(bench, self), self._record_larger(bench)
         dear = dearer(table, self.times_dearer)

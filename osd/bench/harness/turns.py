@@ -9,14 +9,38 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.watch import Watch
 
 Arm = TypeVar("Arm")
-Job = TypeVar("Job")
-Measured = TypeVar("Measured")
+Place = TypeVar("Place")
+Found = TypeVar("Found")
+Measured = TypeVar("Measured", bound=Any)
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Generic[Place, Arm]):
+    """One arm in one place: a setting, a data set, a table of costs."""
+
+    place: Place
+    arm: Arm
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.arm}"
+
+
+Asked = TypeVar("Asked")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell(Generic[Asked, Found]):
+    """A job, and what came of it."""
+
+    job: Asked
+    found: Found
 
 
 def shifted(arms: Sequence[Arm], turn: int) -> list[Arm]:
@@ -43,21 +67,20 @@ def turns_of(arms: Sequence[str], turns: int, clients: int = 0) -> list[Turn]:
 
 
 def measure_all(
-    jobs: Iterable[Job],
-    measure: Callable[[Job], Measured],
+    jobs: Iterable[Asked],
+    measure: Callable[[Asked], Measured],
     watch: Watch,
     *,
     folder: RunFolder[Measured] | None = None,
-    job_of: Callable[[Measured], Job] | None = None,
-    work: Callable[[Job], float] = lambda _: 1.0,
+    work: Callable[[Asked], float] = lambda _: 1.0,
 ) -> list[Measured]:
     """Measure every job that the folder does not hold yet, in order, and keep each as soon as it is done.
 
-    ``job_of`` tells which job was measured; ``work`` how long a job takes beside others. Ctrl-C ends the run after what
-    was kept: the list that is returned is shorter then, and ``watch.stopped`` is set.
+    What a folder holds names its ``job``, as a :class:`Cell` does. ``work`` tells how long a job takes beside others.
+    Ctrl-C ends the run after what was kept: the list that is returned is shorter then, and ``watch.stopped`` is set.
     """
     jobs = list(jobs)
-    done = {job_of(each): each for each in folder.finished} if folder and job_of else {}
+    done = {each.job: each for each in folder.finished} if folder else {}
     left = [job for job in jobs if job not in done]
     watch.begin(sum(map(work, left)))
     with watch.until_ctrl_c():

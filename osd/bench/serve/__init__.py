@@ -4,8 +4,7 @@ requests.py   what is asked for: prompts, or a real service's trace
 client.py     somebody who asks over HTTP
 load.py       many of them, and what came of it
 process.py    a server to ask, and new versions of its draft
-plan.py       which turns there are
-result.py     turns → figures
+result.py     which turns there are; turns → figures
 bench.py      the arms
 
 The benches `servers` and `soak` use the first four.

@@ -2,8 +2,8 @@
 
 All of them live at the same time and take turns, so that what else the machine does falls on all alike. While one is
 loaded the others have nothing to do. Where a process's weights lie in memory makes it some hundredths faster or slower
-than another of its kind for as long as it lives. So requests without drafts go to the server of goodput, and where that
-is compared with the engine alone both begin anew several times. A line of clients takes longer to be answered than to
+than another of its kind for as long as it lives. So requests without drafts go to the server of goodput, and all begins
+anew several times. A line of clients takes longer to be answered than to
 be measured, and arms that are far apart in time differ by what else happened: so it is answered only where times to
 the first token are told, and an arm that is hopeless soon rests.
 """
@@ -28,10 +28,9 @@ from osd.bench.harness.watch import Watch
 from osd.bench.plans import ServePlan
 from osd.bench.serve.client import Address
 from osd.bench.serve.load import RAMP_SECONDS, Load, closed_load, open_load
-from osd.bench.serve.plan import LevelTurn, Schedule, ServeTurn
 from osd.bench.serve.process import server, settings_in, swapping
 from osd.bench.serve.requests import ArrivalTrace, ServeJob, jobs_of, prompts_that_fit, read_trace, shuffled_jobs
-from osd.bench.serve.result import MAIN, hopeless, level_rows, whole_line
+from osd.bench.serve.result import MAIN, LevelTurn, Schedule, ServeTurn, hopeless, level_rows, whole_line
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair, row_limit
@@ -181,7 +180,7 @@ def bench_serve(plan: ServePlan, settings: Settings, watch: Watch) -> BenchResul
         folder = RunFolder(plan.out or Path(stack.enter_context(TemporaryDirectory())), facts, LOG, ServeTurn)
         bench = ServeBench(pair, settings, shuffled_jobs(texts, plan.max_tokens), schedule, folder.finished, watch)
         stack.callback(bench.close)
-        turns = measure_all(schedule.jobs(), bench.measure, watch, folder=folder, job_of=lambda turn: turn.job)
+        turns = measure_all(schedule.jobs(), bench.measure, watch, folder=folder)
         figures = figures_of(turns, schedule)
         with watch.until_ctrl_c():
             if played and not watch.stopped:

@@ -1,4 +1,4 @@
-"""What a load bench ends with: by clients what each arm did, and arms compared there and back.
+"""Which turns a load bench has, and what it ends with: by clients what each arm did, and arms compared there and back.
 
 Arms of one turn have the same prompts and stand next to each other in time, so a machine that is slower for a minute is
 so for all of them: their ratio in the median of the turns, and not the ratio of their totals, is what is told. Every
@@ -8,11 +8,17 @@ other turn goes backwards, and two are told as one: what coming after a rest cos
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from osd.bench.harness.turns import Ratio, ratio_of_turns
+from osd.bench.plans import ServePlan
 from osd.bench.serve.load import Load, together
+
+SITTINGS = 4
+"""Parts in which the turns are measured; all begins anew with each."""
 
 MAIN = "goodput"
 """The arm whose latencies are shown, and that the others and the engine alone are compared with."""
@@ -20,6 +26,60 @@ TRIED = 6
 """Turns of every arm; then a hopeless one rests."""
 HOPELESS = 0.8
 """Share of the best arm's tokens a second below which an arm rests."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTurn:
+    """Every arm in turn, with so many clients."""
+
+    clients: int
+    turn: int
+    """Its number among those with as many clients."""
+    number: int
+    """Its number among all."""
+    sitting: int
+    """All begins anew with the next one."""
+
+    def __str__(self) -> str:
+        return f"{self.clients} at a time, turn {self.turn + 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeTurn:
+    """What came of a turn."""
+
+    job: LevelTurn
+    loads: dict[str, Load]
+    """By arm, the engine alone among them where it took part."""
+    published: int
+    """Versions that were made current."""
+    served: int
+    """Versions of this sitting that an answer named for the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Which turns a plan has, where a full batch has so many rows."""
+
+    plan: ServePlan
+    rows: int
+
+    @property
+    def compared_at(self) -> int:
+        """Clients at which the server is compared with the engine alone: the level that is nearest a full batch."""
+        return min(self.plan.concurrency, key=lambda level: abs(level - self.rows))
+
+    def jobs(self) -> Iterator[LevelTurn]:
+        """Yield all turns in order: every number of clients, then all of them again."""
+        places = product(range(self.plan.turns), self.plan.concurrency)
+        for number, (turn, clients) in enumerate(places):
+            yield LevelTurn(clients, turn, number, turn * SITTINGS // self.plan.turns)
+
+    def swaps_in(self, number: int) -> int:
+        """Return how many versions a turn brings: all turns together have as many as are planned, evenly."""
+        whole = len(self.plan.concurrency) * self.plan.turns
+        before, after = (self.plan.swaps * turns // whole for turns in (number, number + 1))
+        return after - before
 
 
 def ratio(one: Sequence[Load], other: Sequence[Load]) -> Ratio:

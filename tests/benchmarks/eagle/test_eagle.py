@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.eagle.arms import ALONE, ANALYTIC, ANALYTIC_SIZED, ARMS, FIXED, GOODPUT, DepthArm, DepthRun, jobs_of
-from benchmarks.eagle.bench import differing, tables_of, texts_by_arm
+from benchmarks.eagle import bench as eagle
 from benchmarks.eagle.learn import trained_eagle
-from benchmarks.eagle.told import DepthText, ToldEngine, ToldTexts, TreeRound
+from benchmarks.eagle.told import ToldEngine
+from benchmarks.gamma.costed import CostedRound, CostedText, CostedTexts
 from benchmarks.gamma.costs import CostCells, CostTable, Piece, Pieces, find_costs
 from osd.bench.harness.watch import Watch
 from osd.models.features.decoder import feature_target
@@ -27,41 +27,42 @@ SETS = {"one": prompts(3, seed=1, longest=8), "two": prompts(2, seed=2, longest=
 TABLE = CostTable("some", "", CostCells([(1, 1, 2.0)]), Pieces((Piece(start_ms=5, token_ms=0.5),)))
 
 
-def run(pair: Pair) -> DepthRun:
-    return DepthRun(pair, settings_of(serve__max_length=64), SETS, NEW, 1, NODES)
+def run(pair: Pair) -> eagle.DepthRun:
+    return eagle.DepthRun(pair, settings_of(serve__max_length=64), SETS, NEW, 1, NODES)
 
 
 def pair() -> Pair:
     return feature_pair("eagle")
 
 
-def engine(arm: DepthArm, costs: CostTable = TABLE) -> ToldEngine:
+def engine(arm: eagle.DepthArm, costs: CostTable = TABLE) -> ToldEngine:
     return ToldEngine(arm.engine(pair(), settings_of(serve__max_length=64), NODES), costs)
 
 
 def test_a_round_takes_what_the_table_says_and_its_tree_is_as_deep_as_asked() -> None:
-    told = engine(FIXED[3])
-    tokens, rounds = told.decode(SETS["one"][0], NEW)
-    assert sum(each.emitted for each in rounds) == len(tokens) == NEW
-    assert all(each.passes == 3 and 3 <= each.nodes <= NODES for each in rounds[:-3]) and len(rounds) > 3
-    assert TreeRound(3, 9, 2, 3).draft_ms(TABLE) == 6.0 and TreeRound(3, 9, 2, 3).verify_ms(TABLE) == 10.0
+    told = engine(eagle.FIXED[3])
+    text = told.decode("one", SETS["one"][0], NEW)
+    rounds = text.rounds
+    assert len(text.tokens) == NEW
+    assert all(each.passes == 3 and 3 <= each.drafted <= NODES for each in rounds[:-3]) and len(rounds) > 3
+    assert CostedRound(3, 9, 2).draft_ms(TABLE) == 6.0 and CostedRound(3, 9, 2).verify_ms(TABLE) == 10.0
     told_ms = told._engine.stats.round_ms
     assert sum(told_ms) == pytest.approx(sum(each.draft_ms(TABLE) + each.verify_ms(TABLE) for each in rounds))
 
 
 def test_all_arms_say_what_the_target_says_and_count_the_texts_after_the_warm_ones() -> None:
     measure = run(pair()).measure
-    cells = [measure(job) for job in jobs_of([COSTS])]
-    assert len(cells) == len(ARMS) and differing(cells) == 0
-    texts = texts_by_arm(cells, COSTS)
-    assert all(each.data_sets == ("one", "two", "one") for each in texts.values())
-    alone, deep = texts[ALONE.name].table_11(), texts[FIXED[4].name].table_11()
+    cells = [measure(job) for job in eagle.jobs_of([COSTS])]
+    assert len(cells) == len(eagle.ARMS) and eagle.differing(cells) == 0
+    texts = eagle.texts_by_arm(cells, COSTS)
+    assert all(each.data_sets.tolist() == ["one", "two", "one"] for each in texts.values())
+    alone, deep = eagle.table_11(texts[eagle.ALONE.name]), eagle.table_11(texts[eagle.FIXED[4].name])
     assert alone["depth"] == alone["nodes"] == 0 and alone["serving, tokens/s"] == alone["verification, tokens/s"]
     assert 3 < deep["depth"] <= 4 and deep["acceptance"] == pytest.approx((deep["tokens a round"] - 1) / deep["depth"])
-    speeds, details = tables_of(cells, [COSTS])
+    speeds, details = eagle.speeds_of(cells, [COSTS]), eagle.details_of(cells, [COSTS])
     (rows,), (columns,) = speeds.values(), details.values()
-    assert [row[""] for row in rows] == [arm.name for arm in ARMS] == [row[""] for row in columns]
-    assert next(row for row in rows if row[""] == FIXED[6].name)["one ÷ depth 6"].startswith("1.00")
+    assert [row[""] for row in rows] == [arm.name for arm in eagle.ARMS] == [row[""] for row in columns]
+    assert next(row for row in rows if row[""] == eagle.FIXED[6].name)["one ÷ depth 6"].startswith("1.00")
 
 
 def test_costs_decide_which_depth_a_rule_sets() -> None:
@@ -70,40 +71,41 @@ def test_costs_decide_which_depth_a_rule_sets() -> None:
     verify = Pieces((Piece(start_ms=10.0),))
     depth = {}
     for name, ms in (("dear", 10.0), ("free", 0.001)):
-        told = engine(ANALYTIC, CostTable(name, "", CostCells([(1, 1, ms)]), verify))
+        told = engine(eagle.ANALYTIC, CostTable(name, "", CostCells([(1, 1, ms)]), verify))
         for prompt in prompts(6, seed=3, longest=8):
-            _, rounds = told.decode(prompt, 24)
+            rounds = told.decode("any", prompt, 24).rounds
         depth[name] = sum(each.passes for each in rounds) / len(rounds)
     assert depth["dear"] < 1 < depth["free"]
 
 
 def test_only_osds_own_arms_leave_nodes_out_for_their_cost() -> None:
     settings = settings_of(serve__max_length=64)
-    sized = {arm.name: arm.engine(pair(), settings, NODES).drafting.pruner.sized for arm in ARMS}  # type: ignore[attr-defined]
-    assert {name for name, own in sized.items() if own} == {ANALYTIC_SIZED.name, GOODPUT.name}
+    sized = {arm.name: arm.engine(pair(), settings, NODES).drafting.pruner.sized for arm in eagle.ARMS}  # type: ignore[attr-defined]
+    assert {name for name, own in sized.items() if own} == {eagle.ANALYTIC_SIZED.name, eagle.GOODPUT.name}
 
 
 def test_where_nodes_cost_nothing_none_is_left_out_for_its_cost() -> None:
     flat = CostTable("flat", "", CostCells([(1, 1, 0.5)]), Pieces((Piece(start_ms=10.0),)))
     nodes = []
     for sized in (False, True):
-        told = engine(DepthArm("three", depth=3, sized=sized), flat)
+        told = engine(eagle.DepthArm("three", depth=3, sized=sized), flat)
         for tokens in [*range(1, NODES + 2)] * 4:  # once it is known that they cost nothing
             told._engine.costs.observe_verify(1, tokens, 10.0)
-        nodes.append([each.nodes for prompt in prompts(4, seed=4, longest=8) for each in told.decode(prompt, 24)[1]])
+        texts = [told.decode("any", prompt, 24) for prompt in prompts(4, seed=4, longest=8)]
+        nodes.append([each.drafted for text in texts for each in text.rounds])
     assert nodes[0] == nodes[1] and max(nodes[0]) == NODES
 
 
 def test_columns_are_sums_over_texts_and_sets_are_told_apart() -> None:
-    rounds = [TreeRound(2, 8, 1, 2), TreeRound(0, 0, 0, 1)]
-    texts = ToldTexts.of([DepthText("a", (1, 2, 3), rounds), DepthText("b", (1, 2), rounds[:1])], TABLE)
+    rounds = [CostedRound(2, 8, 1), CostedRound(0, 0, 0)]
+    texts = CostedTexts.of([CostedText("a", (1, 2, 3), rounds), CostedText("b", (1, 2), rounds[:1])], TABLE)
     assert texts.draft_ms.tolist() == [4.0, 4.0] and texts.verify_ms.tolist() == [9.5 + 5.5, 9.5]
-    found = texts.table_11()
+    found = eagle.table_11(texts)
     assert found["serving, tokens/s"] == pytest.approx(1e3 * 5 / 32.5)
     assert found["speculation, tokens/s"] == pytest.approx(1e3 * 16 / 8)
     assert found["verification, tokens/s"] == pytest.approx(1e3 * 19 / 24.5)
     assert found["acceptance"] == 2 / 4 and texts.only("b").tokens.tolist() == [2.0]
-    assert texts.only("a").table_11()["depth"] == 1.0 and find_costs(COSTS).draft_ms(1, 1) < 2
+    assert eagle.table_11(texts.only("a"))["depth"] == 1.0 and find_costs(COSTS).draft_ms(1, 1) < 2
 
 
 def test_a_draft_of_random_weights_learns_from_answers_and_is_kept(tmp_path: Path) -> None:

@@ -22,13 +22,8 @@ def measured(
     """One whose machine was ``slow`` times as slow; 50 ms went to reading the prompt."""
     took = {kind: [slow * COSTS.get(kind, 10.0)] * count for kind, count in kinds.items()}
     seconds = (slow * 50 + sum(map(sum, took.values())) + decisions_ms) / 1000
-    return GammaMeasured(
-        GammaJob(SETTING, Entrant("rule", name, 1), turn),
-        100,
-        seconds,
-        decision_ns=int(1e6 * decisions_ms),
-        took_ms=took,
-    )
+    job = GammaJob(SETTING, Entrant("rule", name, 1), turn)
+    return GammaMeasured(job=job, tokens=100, seconds=seconds, decision_ns=int(1e6 * decisions_ms), took_ms=took)
 
 
 def test_a_machine_that_was_slow_for_one_of_them_moves_nobody() -> None:
@@ -89,7 +84,7 @@ def test_who_was_not_decoded_by_osd_is_told_by_how_slow_its_turn_was() -> None:
     slow = [measured(name, {DRAFTED: 40}, slow=1.5, turn=1) for name in ("fixed", "analytic")]
     usual = [measured(name, {DRAFTED: 40}, turn=turn) for name in ("fixed", "analytic") for turn in (0, 2)]
     jobs = [GammaJob(SETTING, Entrant("assisted", "constant"), turn) for turn in (0, 1)]
-    assisted = [GammaMeasured(job, 100, seconds) for job, seconds in zip(jobs, (1, 1.5), strict=True)]
+    assisted = [GammaMeasured(job=job, tokens=100, seconds=s) for job, s in zip(jobs, (1, 1.5), strict=True)]
     found = {(each.job.entrant.name, each.job.turn): each.seconds for each in told([*usual, *slow, *assisted])}
     assert found["constant", 0] == pytest.approx(1.0) and 1.0 < found["constant", 1] < 1.1
 

@@ -11,10 +11,9 @@ import pytest
 from benchmarks.gamma.costs import CostCells, CostTable
 from benchmarks.gamma.oracle import OracleController, oracle_lengths
 from benchmarks.gamma.rounds import RecordedText
-from benchmarks.gamma.simulate import simulate
 from osd.gamma.base import Observation
 from storage.errors import BadInput
-from tests.support.traces import agreeing_trace, sampled_trace
+from tests.support.traces import agreeing_trace, sampled_trace, simulate
 
 FREE = CostTable("flat", "", CostCells([(1, 1, 1.0)]), CostCells([(1, 1, 5.0)]))
 HAND = [True, True, False, True, False, False, True, True]  # S = {2, 4, 5}
@@ -84,7 +83,7 @@ def test_a_bound_on_drafts_costs_passes() -> None:
 def test_the_controller_does_in_the_simulator_what_the_theorem_counts(batch: int) -> None:
     traces = [drawn(seed, n=10 + 7 * seed) for seed in range(6)]
     done = simulate(traces, lambda costs: OracleController(traces, maximum=10), FREE, batch=batch)
-    assert (done.emitted, done.rounds, done.drafted) == counted(traces, maximum=10)
+    assert (done.tokens, done.rounds, done.drafted) == counted(traces, maximum=10)
     assert done.accepted == done.drafted
 
 

@@ -23,7 +23,7 @@ from tests.support.settings import settings_of
 
 PLAN = Contested(
     target="t", draft="d", data_sets=("sql", "chat"), prompts_digest="", controllers=("fixed", "analytic", "fsm"),
-    initial=4, gammas=(1, 4, 8), temperatures=(0.0, 1.0), batches=(1, 8), count=2, max_tokens=16, turns=4,
+    initial=4, initial_gammas=(1, 4, 8), temperatures=(0.0, 1.0), batch_sizes=(1, 8), count=2, max_tokens=16, turns=4,
 )  # fmt: skip
 MAIN = GammaSetting("sql", 0.0, 1)
 
@@ -63,7 +63,7 @@ def test_the_sweep_takes_half_of_the_turns() -> None:
 
 def test_turns_of_a_setting_decode_different_prompts_and_warming_up_others_again() -> None:
     for setting in PLAN.settings():
-        turns = [PLAN.prompts(setting, turn) for turn in range(PLAN.turns_of(setting))]
+        turns = [PLAN.turn_prompts(setting, turn) for turn in range(PLAN.turns_of(setting))]
         seen = [each for turn in [*turns, PLAN.warm_prompts(setting)] for each in turn]
         assert len(set(seen)) == len(seen)
         assert all(len(turn) >= setting.batch for turn in turns)
@@ -74,7 +74,7 @@ def test_the_mix_changes_its_domain_after_so_many_requests() -> None:
     plan = replace(PLAN, mix=20)
     setting = plan.main(MIX)
     jobs = [job for job in plan.jobs() if job.setting == setting and job.entrant == ALONE]
-    stream = [name for job in jobs for name, _ in plan.prompts(setting, job.turn, job.part)]
+    stream = [name for job in jobs for name, _ in plan.turn_prompts(setting, job.turn, job.part)]
     assert stream == ["sql"] * 20 + ["chat"] * 20
 
 
@@ -83,7 +83,7 @@ def test_a_random_draft_is_held_against_the_target_alone_also_in_large_batches()
     added = [setting for setting in plan.settings() if setting.data_set == ALL]
     assert [(s.batch, s.draft) for s in added] == [(1, "random"), (8, "random"), (32, "random"), (32, "given")]
     assert plan.entrants(added[0], 0) == [ALONE, Entrant("rule", "analytic", 4), Entrant("rule", "fsm", 4)]
-    assert plan.prompts(added[0], 0) == [("sql", 0), ("chat", 0)]
+    assert plan.turn_prompts(added[0], 0) == [("sql", 0), ("chat", 0)]
 
 
 def asked(*controllers: str, gammas: tuple[int, ...] = (1, 4), initial: int = 4) -> Contested:

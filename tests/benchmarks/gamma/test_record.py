@@ -15,9 +15,8 @@ from scipy.stats import kstest
 
 from benchmarks.gamma.costs import CostCells, CostTable, Piece, Pieces
 from benchmarks.gamma.oracle import OracleController
-from benchmarks.gamma.record import fingerprint, record_file, record_traces
+from benchmarks.gamma.record import RecordPlan, fingerprint, record_file, record_traces
 from benchmarks.gamma.rounds import RecordedText, read_recording
-from benchmarks.gamma.simulate import simulate
 from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS, make_controller
@@ -29,6 +28,7 @@ from storage.records import Request
 from storage.settings import Settings
 from tests.benchmarks.gamma.test_oracle import counted
 from tests.support.models import prompts, random_pair
+from tests.support.traces import simulate
 
 PROMPTS = prompts(5, seed=3)
 NEW_TOKENS, DEPTH = 24, 6
@@ -44,9 +44,8 @@ def pair(eos: int | None = None) -> Pair:
 
 @cache
 def traces(eos: int | None = None) -> list[RecordedText]:
-    return record_traces(
-        pair(eos), "random", PROMPTS, new_tokens=NEW_TOKENS, depth=DEPTH, batch=2, rows=7, watch=Watch()
-    )
+    asked = RecordPlan(new_tokens=NEW_TOKENS, depth=DEPTH, batch=2, rows=7)
+    return record_traces(pair(eos), "random", PROMPTS, 0.0, asked, Watch())
 
 
 @cache
@@ -93,9 +92,8 @@ def test_sampled_chains_are_drawn_and_judged_as_by_plain_passes() -> None:
     """Each token's place in its own distribution, thrown within the token's share, is uniform if the token was drawn
     from it; a right recorder fails in one run of a million."""
     temperature, random, places = 0.7, np.random.default_rng(0), []
-    recorded = record_traces(
-        pair(), "random", PROMPTS[:1], temperature=temperature, new_tokens=16, depth=5, rows=5, watch=Watch()
-    )[0]
+    asked = RecordPlan(new_tokens=16, depth=5, rows=5)
+    (recorded,) = record_traces(pair(), "random", PROMPTS[:1], temperature, asked, Watch())
     for position in range(recorded.length):
         before, chain = [*PROMPTS[0], *recorded.text[:position].tolist()], recorded.drafted[position].tolist()
         q, p = (plain(model.module, before, chain, temperature) for model in (pair().draft, pair().target))
@@ -111,7 +109,7 @@ def test_sampled_chains_are_drawn_and_judged_as_by_plain_passes() -> None:
 
 def test_sampled_recordings_repeat_by_seed() -> None:
     one, again, other = (
-        record_traces(pair(), "random", PROMPTS[:2], temperature=1.0, new_tokens=6, depth=3, seed=seed, watch=Watch())
+        record_traces(pair(), "random", PROMPTS[:2], 1.0, RecordPlan(new_tokens=6, depth=3, seed=seed), Watch())
         for seed in (1, 1, 2)
     )
     assert all(np.array_equal(a.drafted, b.drafted) for a, b in zip(one, again, strict=True))
@@ -156,9 +154,8 @@ def test_a_replay_of_a_heads_estimates_counts_what_the_engine_counts() -> None:
     torch.manual_seed(0)
     torch.nn.init.normal_(head.out.weight)
     estimates = HeadPass(head.requires_grad_(False), torch.device("cpu"))
-    recorded = record_traces(
-        pair(), "random", PROMPTS, new_tokens=NEW_TOKENS, depth=DEPTH, head=estimates, watch=Watch()
-    )
+    asked = RecordPlan(new_tokens=NEW_TOKENS, depth=DEPTH, head=estimates)
+    recorded = record_traces(pair(), "random", PROMPTS, 0.0, asked, Watch())
     serve = settings("specdecpp", 3)
     engine = Engine(pair(), serve)
     engine.pool.head = estimates
@@ -228,10 +225,8 @@ def test_a_file_grows_by_what_it_lacks(tmp_path: Path) -> None:
     path, watch = tmp_path / "rounds.parquet", Telling()
 
     def record(sets: Mapping[str, Any], temperatures: tuple[float, ...] = (0.0,), **other: Any) -> None:
-        record_file(
-            path, pair(), sets, temperatures=temperatures, depth=3, watch=watch,
-            **({"new_tokens": 4} | other),
-        )  # fmt: skip
+        asked = RecordPlan(temperatures=temperatures, depth=3, **({"new_tokens": 4} | other))
+        record_file(path, pair(), sets, asked, watch)
 
     record({"a": PROMPTS[:2]})
     before = read_recording(path)

@@ -13,7 +13,7 @@ from benchmarks.gamma.result import Results
 from benchmarks.gamma.scene import Scene
 from tests.benchmarks.gamma.test_plan import PLAN
 
-SMALL = replace(PLAN, temperatures=(0.0,), batches=(1,), turns=2, controllers=("fixed", "analytic"))
+SMALL = replace(PLAN, temperatures=(0.0,), batch_sizes=(1,), turns=2, controllers=("fixed", "analytic"))
 SETTING = SMALL.main("sql")
 RATES = {"fixed": {0: 100, 1: 110, 4: 120, 8: 60}, "analytic": {1: 126, 4: 132, 8: 138}}
 """Tokens a second, by controller and initial gamma."""
@@ -23,7 +23,7 @@ HARDER = {0: 1.0, 1: 0.5, 2: 2.0, 3: 1.0}
 
 def made(job: GammaJob, rate: float, **more: object) -> GammaMeasured:
     counts = {"rounds": 50, "drafted": 80, "accepted": 50, "draft_passes": 80, "target_passes": 50}
-    return GammaMeasured(job, 100, 100 / rate, **{**counts, **more})  # type: ignore[arg-type]
+    return GammaMeasured(job=job, tokens=100, seconds=100 / rate, **(counts | more))  # type: ignore[arg-type]
 
 
 def rate_of(entrant: Entrant) -> float:

@@ -12,12 +12,11 @@ import pytest
 from pydantic import TypeAdapter
 from rich.progress import Progress
 
-from benchmarks.gamma.bench import MEASURED, measure_gamma, simulate_gamma
-from benchmarks.gamma.contest import Contest, CountedCosts, Timed, with_random_draft
+from benchmarks.gamma.bench import MEASURED, Replay, measure_gamma, plan_of, simulate_gamma
+from benchmarks.gamma.contest import Contest, CountedCosts, Lodger, Timed, with_random_draft
 from benchmarks.gamma.costs import load_costs
 from benchmarks.gamma.measured import GammaMeasured
-from benchmarks.gamma.plan import ALL, ALONE, MIX, ORACLE, Contested, Entrant, GammaJob, GammaPlan, GammaSetting
-from benchmarks.gamma.replay import Replay, plan_of
+from benchmarks.gamma.plan import ALL, ALONE, MIX, ORACLE, Contested, Entrant, GammaJob, GammaSetting
 from benchmarks.gamma.rounds import read_recording
 from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
@@ -30,8 +29,8 @@ from tests.support.settings import changed, settings_of
 
 SERVE = settings_of(serve__max_length=128, gamma__max=6)
 PLAN = Contested(
-    target="random", draft="noisy", data_sets=("one", "two"), prompts_digest="",
-    controllers=("fixed", "analytic", "gammatune"), initial=3, gammas=(1, 3), temperatures=(0.0, 1.0), batches=(1, 2),
+    target="random", draft="noisy", data_sets=("one", "two"), initial=3,
+    controllers=("fixed", "analytic", "gammatune"), initial_gammas=(1, 3), temperatures=(0.0, 1.0), batch_sizes=(1, 2),
     count=1, max_tokens=6, turns=2, mix=2,
 )  # fmt: skip
 PROMPTS = {name: prompts(PLAN.prompts_needed(), seed=seed, longest=6) for seed, name in enumerate(PLAN.data_sets)}
@@ -131,7 +130,7 @@ def test_the_oracle_takes_as_few_rounds_as_the_recorded_matches_allow(finished: 
         if each.job.entrant != ORACLE or each.job.setting.batch > 1 or each.job.setting.data_set == MIX:
             continue
         expected = 0
-        for name, number in PLAN.prompts(each.job.setting, each.job.turn):
+        for name, number in PLAN.turn_prompts(each.job.setting, each.job.turn):
             trace = recording.of(name, 0.0)[number]
             matches, position = trace.matches().tolist(), 0
             while position < trace.length:
@@ -144,8 +143,8 @@ def test_the_oracle_takes_as_few_rounds_as_the_recorded_matches_allow(finished: 
 def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Path, Pressing], tmp_path: Path) -> None:
     out, _ = finished
     recording, table = read_recording(out / "rounds.parquet"), load_costs(out / "costs.json")
-    asked = GammaPlan(controllers=PLAN.controllers, simulate=out / "rounds.parquet", costs=str(out / "costs.json"))
-    result = simulate_gamma(asked, PLAN, SERVE, tmp_path, Pressing())
+    asked = replace(PLAN, simulate=out / "rounds.parquet", costs=str(out / "costs.json"))
+    result = simulate_gamma(asked, SERVE, tmp_path, Pressing())
     assert len(result.files) == 1 and all(path.exists() for path in result.files.values())
     assert set(result.figures["data_sets"]) == {"one", "two", MIX}
     setting = PLAN.main("one")
@@ -156,7 +155,7 @@ def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Pa
     traces = recording.of("one", 0.0)
     assert simulated.tokens == sum(trace.length for trace in traces)
     for each in counted:
-        ((_, number),) = PLAN.prompts(setting, each.job.turn)
+        ((_, number),) = PLAN.turn_prompts(setting, each.job.turn)
         assert each.tokens == traces[number].length
 
 
@@ -167,7 +166,7 @@ def test_a_run_cannot_go_on_with_other_prompts(finished: tuple[Path, Pressing]) 
 
 
 def test_a_controller_without_its_head_is_left_out_or_refused(tmp_path: Path) -> None:
-    plan = replace(PLAN, controllers=("fixed", "specdecpp"), temperatures=(0.0,), batches=(1,), mix=0, turns=1)
+    plan = replace(PLAN, controllers=("fixed", "specdecpp"), temperatures=(0.0,), batch_sizes=(1,), mix=0, turns=1)
     pair = random_pair("llama")
     with pytest.raises(BadSetting, match=r"gamma\.specdecpp\.head: specdecpp asks an acceptance head"):
         measure_gamma(plan, pair, PROMPTS, SERVE, tmp_path / "a", Pressing(), insist=True)
@@ -224,19 +223,24 @@ def test_decisions_are_counted_by_answer_and_answers_are_passed_on() -> None:
     assert timed.plan(rows, [9, 9], 2) == [2, 2]
     assert timed.should_continue(rows, 1, [0.5, 0.5]) == [DraftDecision.ON, DraftDecision.ON]
     rows[0].observe(Observation(2, 2, 1))
-    assert timed.decisions == 4 and timed.spent_ns > 10_000
+    assert timed.counts.decisions == 4 and timed.counts.decision_ns > 10_000
     assert (timed.name, timed.signal) == ("slow", "none")
 
 
 def test_costs_are_heard_by_their_own_model_and_by_everyones() -> None:
-    everyone = CostModel()
+    everyone, job = CostModel(), GammaJob(PLAN.main("one"), ALONE, 0)
     first, second, many = CountedCosts(everyone, 1), CountedCosts(everyone, 1), CountedCosts(everyone, 8)
+    counted = {}
+    for costs in (first, second, many):
+        lodger = Lodger(costs, Timed(Slow()))
+        counted[costs] = GammaMeasured(job=job)
+        lodger.count(counted[costs])
+        lodger.controller.start()
     first.observe_draft(1, 3, 1.5)
     first.observe_verify(1, 4, 4.0)
     second.observe_verify(1, 1, 2.0)
-    assert (first.by_kind.draft_passes, first.by_kind.target_passes, first.by_kind.clock_ms) == (3, 1, 5.5)
-    assert (second.by_kind.draft_passes, second.by_kind.target_passes, second.rounds) == (0, 1, 1)
     many.observe_draft(1, 3, 9.0)  # seven of its eight rows have left
     many.observe_verify(1, 1, 9.0)
-    assert (many.by_kind.draft_passes, many.by_kind.target_passes, many.by_kind.clock_ms) == (3, 1, 18.0)
+    found = [(each.draft_passes, each.target_passes, each.clock_ms) for each in counted.values()]
+    assert found == [(3, 1, 5.5), (0, 1, 2.0), (3, 1, 18.0)] and second.rounds == 1
     assert everyone.rounds == 2 and everyone.draft_ms(1, 3) == pytest.approx(1.5, rel=0.02)

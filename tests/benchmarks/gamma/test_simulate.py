@@ -10,14 +10,14 @@ import pytest
 
 from benchmarks.gamma.costs import CostTable, Piece, Pieces
 from benchmarks.gamma.rounds import RecordedText
-from benchmarks.gamma.simulate import Simulated, Simulator, simulate
+from benchmarks.gamma.simulate import Simulated, Simulator
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, RowByRow, Signal
 from osd.gamma.rules.analytic import AnalyticController
 from osd.gamma.rules.confidence import ConfidenceController
 from osd.gamma.rules.fsm import FixedController, FixedRow
 from osd.gamma.rules.gammatune import GammaTuneController
 from storage.errors import BadInput
-from tests.support.traces import greedy_trace, sampled_trace
+from tests.support.traces import greedy_trace, sampled_trace, simulate
 
 TABLE = CostTable("hand", "", Pieces((Piece(start_ms=1, row_ms=0.5),)), Pieces((Piece(start_ms=4, token_ms=0.25),)))
 
@@ -73,7 +73,7 @@ def test_fixed_gamma_worked_by_hand() -> None:
     trace = greedy_trace([2, 1, 0, 3, 2, 1, 0])
     done = simulate([trace], lambda costs: fixed(3), TABLE)
     assert seen(done) == [(3, 3, 2), (3, 3, 3)]
-    assert (done.emitted, done.rounds, done.drafted, done.accepted) == (7, 2, 6, 5)
+    assert (done.tokens, done.rounds, done.drafted, done.accepted) == (7, 2, 6, 5)
     assert (done.draft_ms, done.verify_ms) == (2 * 3 * 1.5, 2 * (4 + 4 * 0.25))
     assert done.tokens_per_second == pytest.approx(1e3 * 7 / 19)
 
@@ -93,7 +93,7 @@ def test_a_length_limit_leaves_less_room_and_an_end_token_does_not() -> None:
 def test_tokens_accepted_past_an_end_token_count_as_the_engine_counts_them() -> None:
     done = simulate([greedy_trace([4, 4], end=9)], lambda costs: fixed(4), TABLE)
     assert seen(done) == [(4, 4, 4)]
-    assert done.emitted == 2
+    assert done.tokens == 2
 
 
 def test_gammatune_goes_its_own_way_along_the_text() -> None:
@@ -144,7 +144,7 @@ def test_rows_join_as_others_leave_and_share_their_passes() -> None:
     """Two at a time, nothing drafted, texts of 1, 3 and 2 tokens: passes over 2, 2, 2 rows and no more."""
     traces = [greedy_trace([0] * n) for n in (1, 3, 2)]
     done = simulate(traces, lambda costs: fixed(0), TABLE, batch=2)
-    assert (done.steps, done.rounds, done.emitted) == (3, 6, 6)
+    assert (done.target_passes, done.rounds, done.tokens) == (3, 6, 6)
     assert done.verify_ms == 3 * (4 + 2 * 0.25)
 
 
@@ -172,7 +172,7 @@ def test_the_leaving_rows_place_is_taken_by_the_last() -> None:
 def test_a_pass_is_charged_by_its_tokens_and_drafting_by_its_longest_row() -> None:
     """One round of two rows, which have room for 2 and 3 drafted tokens: 3 draft passes, 3 + 4 tokens to verify."""
     done = simulate([greedy_trace([2] * 3), greedy_trace([3] * 4)], lambda costs: fixed(3), TABLE, batch=2)
-    assert (done.steps, done.drafted) == (1, 5)
+    assert (done.target_passes, done.drafted) == (1, 5)
     assert (done.draft_ms, done.verify_ms) == (3 * (1 + 2 * 0.5), 4 + 7 * 0.25)
 
 
@@ -246,12 +246,12 @@ def test_more_than_was_recorded_is_refused() -> None:
 
 def test_nothing_to_replay_is_no_error() -> None:
     done = simulate([], lambda costs: fixed(5), TABLE)
-    assert (done.tokens_per_second, done.emitted, done.decisions) == (0.0, 0, 0)
+    assert (done.tokens_per_second, done.tokens, done.decisions) == (0.0, 0, 0)
 
 
 def test_deciding_is_timed() -> None:
     done = simulate([greedy_trace([0] * 9)], lambda costs: fixed(2), TABLE)
-    assert done.decision_seconds > 0 and done.decisions == done.rounds
+    assert done.decision_ns > 0 and done.decisions == done.rounds
     sure = simulate([greedy_trace([0] * 9)], lambda costs: ConfidenceController(2, tau=0.1), TABLE)
     assert sure.decisions == sure.rounds + sure.draft_passes
 

@@ -16,10 +16,10 @@ import pytest
 
 from benchmarks.gamma.costs import CostTable, Piece, Pieces
 from benchmarks.gamma.rounds import RecordedText
-from benchmarks.gamma.simulate import Simulated, simulate
+from benchmarks.gamma.simulate import Simulated
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, RowByRow, Signal
 from osd.gamma.rules.fsm import FixedController
-from tests.support.traces import sampled_trace
+from tests.support.traces import sampled_trace, simulate
 
 HIGH, LOW, SHARE = 0.95, 0.5, 0.7
 TARGET, DEPTH = 6.0, 14

@@ -35,8 +35,8 @@ def test_a_texts_milliseconds_are_what_its_passes_cost(papers_bench: PapersBench
     seen = Simulator(fixed(papers_bench, 3), table).run(list(texts.texts))
     whole = seen.draft_ms + seen.verify_ms  # also with what the draft reads of a prompt: a token or two here
     assert three.ms.sum() == pytest.approx(whole, rel=0.002) and three.rounds.sum() == seen.rounds
-    assert three.of("easy").faster_than(alone.of("easy")).value > 1.3
-    assert three.of("hard").faster_than(alone.of("hard")).value < 0.8
+    assert three.only("easy").faster_than(alone.only("easy")).value > 1.3
+    assert three.only("hard").faster_than(alone.only("hard")).value < 0.8
 
 
 def test_skipping_validation_is_an_upper_bound(papers_bench: PapersBench, texts: ReplayedTexts) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from benchmarks.papers.experiments.shares import ReadText, matched
 from benchmarks.papers.experiments.traffic import LANGUAGE, TOPIC, RoutedPrompt, share_by_stretch
 from benchmarks.routes.result import ArmResult, RoutedRequest
 from benchmarks.trees.methods import units_of
+from benchmarks.trees.result import TreesCell
+from osd.bench.harness.turns import Cell
 from osd.demo.runner.measure import FinishedRequest
 from osd.demo.runner.source import demo_segments
 from storage.settings import Settings
@@ -76,7 +78,7 @@ def arm(name: str, order: list[str], alphas: dict[str, float]) -> ArmResult:
         RoutedRequest(d, d, name, "v", 20, 20 * alphas[d] + chance.normal(0, 0.3), 6.0, 0.1, number)
         for number, d in enumerate(order)
     ]
-    return ArmResult(name, seen)
+    return ArmResult(seen)
 
 
 def keep_arms(bench: PapersBench, name: str, order: str, *seeds: dict[str, ArmResult]) -> None:
@@ -103,7 +105,7 @@ def test_languages_are_compared_over_all_of_their_domains_request_by_request() -
     def found(hits: dict[str, int]) -> ArmResult:
         seen = [RoutedRequest(domain, domain, domain, "v", 10, hits[domain] + i % 7, 1 + i % 7, 0.1, 3 * i + place)
                 for i in range(30) for place, domain in enumerate(hits)]  # fmt: skip
-        return ArmResult("arm", seen)
+        return ArmResult(seen)
 
     arms = {"by_language": found({"a": 6, "b": 6, "c": 3}), "single": found({"a": 5, "b": 3, "c": 3})}
     arms["single"].seen.reverse()
@@ -140,7 +142,7 @@ def test_a_mix_of_data_is_told_half_by_half(papers_bench: PapersBench, figures_o
     early = arm("single", mixed, {"sql": 0.7, "arithmetic": 0.3})
     early.seen[:20] = arm("single", mixed[:20], {"sql": 0.4, "arithmetic": 0.3}).seen
     late = arm("single", mixed, {"sql": 0.6, "arithmetic": 0.5})
-    keep_arms(papers_bench, "osd, Figure 9", "apart", *[{"single": ArmResult("single", early.seen + late.seen)}] * 2)
+    keep_arms(papers_bench, "osd, Figure 9", "apart", *[{"single": ArmResult(early.seen + late.seen)}] * 2)
     figures = figures_of("osd, Figure 9")
     require(figures, {"forgotten": 0.1, "first_rises": 0.3, "second_rises": 0.2}, 0.02)
     assert figures["forgotten"].count == 20
@@ -165,17 +167,17 @@ def test_a_served_stream_is_routed_by_language_and_topic(papers_bench: PapersBen
 
 
 @pytest.fixture
-def lines() -> list[dict[str, Any]]:
+def lines() -> list[TreesCell]:
     """Units in which every method brings two tokens a pass, and the tree twice as many."""
     found = []
     for unit in units_of(["sql", "chat"], sensitivity=True):
         each = {name: (4.0 if name.startswith("trigram_mcts") else 2.0) for name in unit.methods}
         methods = {n: {"lengths": [x, x + 0.1], "rates": [10 * x, 10 * x + 1]} for n, x in each.items()}
-        found.append({"unit": asdict(unit), "methods": methods})
+        found.append(Cell(unit, methods))
     return found
 
 
-def test_trees_are_compared_prompt_by_prompt(figures_of: FiguresOf, lines: list[dict[str, Any]]) -> None:
+def test_trees_are_compared_prompt_by_prompt(figures_of: FiguresOf, lines: list[TreesCell]) -> None:
     figures = figures_of("adaptix, Table 1", trees=lines)
     assert figures["tree_vs_greedy"].value == pytest.approx(4.05 / 2.05)
     assert figures["tri_vs_bi_gram"].value == 1 and figures["speed_up"].value > 1.9
@@ -184,7 +186,7 @@ def test_trees_are_compared_prompt_by_prompt(figures_of: FiguresOf, lines: list[
 
 
 def test_categories_are_those_of_the_lines_or_the_data_sets(
-    papers_bench: PapersBench, figures_of: FiguresOf, lines: list[dict[str, Any]], tmp_path: Path
+    papers_bench: PapersBench, figures_of: FiguresOf, lines: list[TreesCell], tmp_path: Path
 ) -> None:
     figures = figures_of("adaptix, Stability", trees=lines)
     assert figures["least_speed_up"].value > 1.9 and figures["most_vs_least"].value == 1

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.distil.bench import DistilCell, DistilPlan
+from benchmarks.distil.bench import Distilled, DistilPlan, DistilSet
 from benchmarks.distil.texts import answers
-from benchmarks.eagle.arms import ANALYTIC, ARMS, FIXED, DepthCell, jobs_of
-from benchmarks.eagle.told import DepthText, TreeRound
+from benchmarks.eagle.bench import ANALYTIC, ARMS, FIXED, jobs_of
+from benchmarks.gamma.costed import CostedRound, CostedText
 from benchmarks.gamma.costs import find_costs
 from benchmarks.papers.experiment import PapersBench
 from benchmarks.papers.experiments import distilled, given_acceptance, medusa, passes, timing
 from benchmarks.papers.experiments.medusa import ALONE, DRAFT_OSD, FAMILIAR, MEDUSA, MEDUSA_OSD, NEW, LearnedDrafts
 from benchmarks.papers.experiments.timing import TimedEngine, by_turns
+from osd.bench.harness.turns import Cell, Job
 from osd.demo import TARGET
 from osd.models.features.decoder import FeatureModel
 from osd.models.pair import Pair, load_pair
@@ -113,7 +114,10 @@ def test_drafts_of_table_1_are_compared_on_the_same_texts(papers_bench: PapersBe
     rates = {"Original": 0.3, "FT": 0.6, "TF": 0.7, "SF": 0.5, "MixF": 0.65}
     plan = plan_of("osd, Table 1", full=True)
     papers_bench.kept[plan.named("distil")] = [
-        DistilCell(name, temperature, arm.name, arm.loss, [20 * rates[arm.name] + i for i in range(5)], [20] * 5)
+        Cell(
+            Job(DistilSet(name, temperature), arm),
+            Distilled([20 * rates[arm.name] + i for i in range(5)], [20] * 5),
+        )
         for name in ("sql", "chat") for temperature in (0.0, 1.0) for arm in DistilPlan().arms
     ]  # fmt: skip
     figures = plan.run(papers_bench).figures
@@ -187,17 +191,17 @@ def test_heads_serve_and_learn_and_are_not_taught_twice(papers_bench: PapersBenc
     assert isinstance(load_pair(TARGET, taught, device="cpu").draft, FeatureModel)
 
 
-def decoded(depth: int, nodes: int) -> list[DepthText]:
+def decoded(depth: int, nodes: int) -> list[CostedText]:
     """Texts of which a tree brings two tokens beside the target's own, however deep it is beyond that."""
     accepted = min(depth, 2)
-    round_ = TreeRound(depth, nodes, accepted, accepted + 1)
-    return [DepthText("sql", (1,) * LENGTH, [round_] * (LENGTH // (accepted + 1))) for _ in range(TEXTS)]
+    round_ = CostedRound(depth, nodes, accepted)
+    return [CostedText("sql", (1,) * LENGTH, [round_] * (LENGTH // (accepted + 1))) for _ in range(TEXTS)]
 
 
 def test_a_depth_that_fits_is_faster_than_eagle_2s(figures_of: Callable[..., Figures]) -> None:
     (costs,) = plan_of("on_the_fly, Table 10").costs
     depths: dict[str, Any] = {arm.name: arm.depth for arm in ARMS} | {ANALYTIC.name: 2}
-    cells = [DepthCell(job, decoded(depths[job.arm], 60 * bool(depths[job.arm]))) for job in jobs_of((costs,))]
+    cells = [Cell(job, decoded(depths[job.arm], 60 * bool(depths[job.arm]))) for job in jobs_of((costs,))]
     found, table = figures_of("on_the_fly, Table 10", eagle=cells), find_costs(costs)
     deep, fits = (table.draft_ms(1, depth) + table.verify_ms(1, 61) for depth in (6, 2))
     assert found["analytic_vs_depth_6"].value == pytest.approx(deep / fits) and found["analytic_vs_depth_6"].error == 0

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.routes.bench import draw
+from benchmarks.routes.bench import RoutesCell, draw
 from benchmarks.routes.result import ArmResult, RoutedRequest, summary
 from benchmarks.routes.traffic import ORDERS, arrange, languages_of, set_up
 from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.turns import Cell
 from osd.demo.prompts import prompts as shipped_prompts
 from osd.server.start import SHIPPED
 from storage.store import open_store
@@ -67,7 +68,7 @@ def arm(hits: int, route: str | None = None, kind: str = "full", size: int = 100
         for name in ("a", "b")
         for number in range(120)
     ]
-    return ArmResult("any", seen, published=3, checked=2, memory=[{"draft": "a", "kind": kind, "bytes": size}])
+    return ArmResult(seen, published=3, checked=2, memory=[{"draft": "a", "kind": kind, "bytes": size}])
 
 
 def test_the_last_line_says_what_the_issue_asks_for() -> None:
@@ -86,14 +87,15 @@ def test_the_last_line_says_what_the_issue_asks_for() -> None:
 
 
 def test_an_arm_survives_the_disk(tmp_path: Path) -> None:
-    RunFolder(tmp_path, {}, "arms.jsonl", ArmResult).add(arm(7))
-    assert RunFolder(tmp_path, {}, "arms.jsonl", ArmResult).finished == [arm(7)]
+    cell = Cell("routed", arm(7))
+    RunFolder(tmp_path, {}, "arms.jsonl", RoutesCell).add(cell)
+    assert RunFolder(tmp_path, {}, "arms.jsonl", RoutesCell).finished == [cell]
 
 
 def test_only_the_last_hundred_of_a_domain_count() -> None:
     early = [RoutedRequest("a", "a", "a", "a-1", 10, 0, 0, 0.1, 0)] * 50
     late = [RoutedRequest("a", "a", "a", "a-1", 10, 9, 0, 0.1, 0)] * 100
-    assert summary({"routed": ArmResult("routed", [*early, *late])}, ["a"])["domains"]["a"]["routed"] == 0.9
+    assert summary({"routed": ArmResult([*early, *late])}, ["a"])["domains"]["a"]["routed"] == 0.9
 
 
 def test_the_picture_has_a_curve_an_arm(tmp_path: Path) -> None:

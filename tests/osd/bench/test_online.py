@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,6 @@ def test_the_papers_recipe_learns_and_serves_whatever_came_of_it(tmp_path: Path)
     plan = OnlinePlan(
         target=str(TARGET), draft=str(DRAFT), batch=2, max_tokens=32, offline=False, drafter="causal"
     )  # fmt: skip
-    found = serve_segments(plan, load_settings(), [sql], tmp_path / "run", recipe="paper")
+    found = serve_segments(replace(plan, recipe=("paper",)), load_settings(), [sql], tmp_path / "run")
     assert found.facts["published"] >= 3 and found.facts["rejected"] == 0
     assert all(version["evidence"].get("min_gain") == -1 for version in found.versions[1:])

@@ -11,10 +11,10 @@ import pytest
 from rich.progress import Progress
 
 from osd.bench.harness import report
-from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.folder import PLAN, RunFolder
 from osd.bench.harness.prompts import listed, numbers, texts_by_set, tokens_by_set
 from osd.bench.harness.report import BenchResult, shown
-from osd.bench.harness.turns import measure_all, median_error, ratio_of_turns, shifted
+from osd.bench.harness.turns import Cell, measure_all, median_error, ratio_of_turns, shifted
 from osd.bench.harness.watch import Watch
 from storage.errors import BadInput, BadSetting
 
@@ -26,32 +26,47 @@ def test_every_arm_is_first_and_last_as_often() -> None:
     assert Counter(order[0] for order in orders) == Counter(order[-1] for order in orders) == dict.fromkeys(arms, 2)
 
 
-def opened(path: Path, facts: dict[str, object] | None = None) -> RunFolder[list[object]]:
-    return RunFolder(path, facts or {"plan": 1}, "log.jsonl", list[object])
+def opened(path: Path, facts: dict[str, object] | None = None) -> RunFolder[Cell[str, int]]:
+    return RunFolder(path, facts or {"plan": 1}, "log.jsonl", Cell[str, int])
 
 
-def run(path: Path, stop_at: str | None = None) -> tuple[list[list[object]], list[str], bool]:
+def run(path: Path, stop_at: str | None = None) -> tuple[dict[str, int], list[str], bool]:
     measured: list[str] = []
 
-    def measure(job: str) -> list[object]:
+    def measure(job: str) -> Cell[str, int]:
         if job == stop_at:
             raise KeyboardInterrupt
         measured.append(job)
-        return [job, len(job)]
+        return Cell(job, len(job))
 
     watch = Watch()
-    found = measure_all(["a", "bb", "ccc"], measure, watch, folder=opened(path), job_of=lambda each: str(each[0]))
-    return found, measured, watch.stopped
+    found = measure_all(["a", "bb", "ccc"], measure, watch, folder=opened(path))
+    return {cell.job: cell.found for cell in found}, measured, watch.stopped
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    assert run(tmp_path, stop_at="bb") == ([["a", 1]], ["a"], True)
+    assert run(tmp_path, stop_at="bb") == ({"a": 1}, ["a"], True)
     with (tmp_path / "log.jsonl").open("a") as log:
-        log.write('["bb", ')  # killed while it wrote
-    assert run(tmp_path) == ([["a", 1], ["bb", 2], ["ccc", 3]], ["bb", "ccc"], False)
+        log.write('{"job": "bb", ')  # killed while it wrote
+    assert run(tmp_path) == ({"a": 1, "bb": 2, "ccc": 3}, ["bb", "ccc"], False)
     assert run(tmp_path)[1] == []
     with pytest.raises(BadSetting, match="holds another run: plan is 1 there and 2 now"):
         opened(tmp_path, {"plan": 2})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null"])
+def test_a_plan_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / PLAN).write_text(text)
+    with pytest.raises(BadSetting, match="holds another run"):
+        opened(tmp_path)
+
+
+def test_a_line_that_is_no_measurement_is_named(tmp_path: Path) -> None:
+    opened(tmp_path).add(Cell("a", 1))
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"job": 1}\n')
+    with pytest.raises(BadSetting, match="line 2 of"):
+        opened(tmp_path)
 
 
 def test_ratios_are_those_of_turns_with_the_error_of_their_median() -> None:

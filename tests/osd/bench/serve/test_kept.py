@@ -13,7 +13,7 @@ from osd.bench.plans import ServePlan
 from osd.bench.serve.bench import LOG, figures_of, loads_of
 from osd.bench.serve.client import Reply
 from osd.bench.serve.load import Load, together
-from osd.bench.serve.plan import LevelTurn, Schedule, ServeTurn
+from osd.bench.serve.result import LevelTurn, Schedule, ServeTurn
 from storage.errors import BadSetting
 
 PLAN = Schedule(ServePlan(concurrency=(1, 8), seconds=8.0, turns=8, swaps=4, max_tokens=16), rows=8)
@@ -72,13 +72,13 @@ def test_a_run_goes_on_with_the_turns_that_are_left(tmp_path: Path) -> None:
         return turn(job)
 
     def run(watch: Watch) -> list[ServeTurn]:
-        return measure_all(PLAN.jobs(), measure, watch, folder=folder(tmp_path), job_of=lambda turn: turn.job)
+        return measure_all(PLAN.jobs(), measure, watch, folder=folder(tmp_path))
 
     watch = Watch()
     done = run(watch)
     assert watch.stopped and [turn.job for turn in done] == asked == list(PLAN.jobs())[:11]
-    assert {level: len(loads_of(done, level)["goodput"]) for level in (1, 8)} == {1: 8, 8: 3}
-    assert len(loads_of(done, 8)["alone"]) == 3 and loads_of(done, 1)["alone"] == []
+    assert {level: len(loads_of(done, level)["goodput"]) for level in (1, 8)} == {1: 6, 8: 5}
+    assert len(loads_of(done, 8)["alone"]) == 5 and loads_of(done, 1)["alone"] == []
     assert figures_of(done, PLAN)["swaps"] == {"published": 11, "served": 0}
     asked.clear()
     done = run(Watch())

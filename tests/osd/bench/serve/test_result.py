@@ -9,9 +9,8 @@ import pytest
 from osd.bench.harness.turns import shifted
 from osd.bench.plans import ServePlan
 from osd.bench.serve.load import Load
-from osd.bench.serve.plan import Schedule
 from osd.bench.serve.requests import STRIDE, jobs_of, shuffled_jobs
-from osd.bench.serve.result import TRIED, hopeless, level_line, ratio, whole_line
+from osd.bench.serve.result import TRIED, Schedule, hopeless, level_line, ratio, whole_line
 
 
 def turns(*rates: float, errors: tuple[str, ...] = ()) -> list[Load]:
@@ -67,14 +66,11 @@ def test_all_have_the_same_prompts_in_a_turn_and_others_in_the_next() -> None:
     assert orders == ["abc", "cba", "bca", "acb", "cab", "bac", "abc"]
 
 
-@pytest.mark.parametrize(
-    ("turns", "expected"), [(8, [[*[1] * 8, *[2] * 8, 4, 4], [4, 4], [4, 4], [4, 4]]), (1, [[1, 2, 4]])]
-)
-def test_a_full_batch_is_measured_in_several_sittings(turns: int, expected: list[list[int]]) -> None:
+@pytest.mark.parametrize(("turns", "sittings"), [(8, [0, 0, 1, 1, 2, 2, 3, 3]), (1, [0])])
+def test_all_begins_anew_several_times(turns: int, sittings: list[int]) -> None:
     plan = Schedule(ServePlan(concurrency=(1, 2, 4), seconds=9.0, turns=turns, swaps=5), rows=8)
-    assert plan.compared_at == 4 and plan.sittings() == expected
     jobs = list(plan.jobs())
-    assert [[job.clients for job in jobs if job.sitting == i] for i in range(len(expected))] == expected
+    assert plan.compared_at == 4 and [job.sitting for job in jobs if job.clients == 4] == sittings
     assert [job.number for job in jobs] == list(range(3 * turns))
     assert sorted((job.clients, job.turn) for job in jobs) == [(n, turn) for n in (1, 2, 4) for turn in range(turns)]
     swaps = [plan.swaps_in(job.number) for job in jobs]

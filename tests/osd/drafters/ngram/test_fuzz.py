@@ -123,6 +123,6 @@ def test_nothing_breaks_looking_up(
     texts: list[list[int]], text: list[int], shortest: int, more: int, matches: int, length: int, nodes: int
 ) -> None:
     how = MatchSettings(shortest + more, shortest, matches, length, nodes)
-    index = SuffixIndex.build([np.array(each, np.int64) for each in texts], how)
+    index = SuffixIndex([np.array(each, np.int64) for each in texts], how)
     for found in (*index.propose([np.array(text, np.int64)]), *PromptLookup(how).propose([np.array(text, np.int64)])):
         require_tree(found, nodes, length, 4)

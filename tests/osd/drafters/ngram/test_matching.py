@@ -63,7 +63,7 @@ def test_suffixes_are_the_plain_ones(vocabulary: int) -> None:
     rng = np.random.default_rng(vocabulary)
     texts = [rng.integers(0, vocabulary, length) for length in (0, 1, 30, 200, 61)]
     settings = MatchSettings(matches=500, nodes=14, length=4)
-    index = SuffixIndex.build(texts, settings)
+    index = SuffixIndex(texts, settings)
     for length in (0, 1, 2, 5, 30):
         text = rng.integers(0, vocabulary, length)
         expected = plain_suffix([other.tolist() for other in texts], text.tolist(), settings)
@@ -80,9 +80,9 @@ def test_positions_are_sorted_by_what_begins_there() -> None:
 
 
 def test_no_match_reaches_from_one_text_to_the_next() -> None:
-    index = SuffixIndex.build([np.array([1, 2]), np.array([3, 4])])
+    index = SuffixIndex([np.array([1, 2]), np.array([3, 4])])
     assert len(index.propose([np.array([1, 2])])[0]) == 0
-    assert len(SuffixIndex.build([]).propose([np.array([1, 2])])[0]) == 0
+    assert len(SuffixIndex([]).propose([np.array([1, 2])])[0]) == 0
 
 
 def test_what_greedy_verification_accepts_of_a_tree() -> None:
@@ -92,4 +92,4 @@ def test_what_greedy_verification_accepts_of_a_tree() -> None:
 
 def test_a_longest_match_beyond_what_the_stream_is_sorted_by_is_named() -> None:
     with pytest.raises(BadTable, match="longest"):
-        SuffixIndex.build([], MatchSettings(longest=DEPTH + 1))
+        SuffixIndex([], MatchSettings(longest=DEPTH + 1))
