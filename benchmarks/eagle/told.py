@@ -77,4 +77,4 @@ class ToldEngine:
         self._clock.drafts.clear()
         (done,) = self._engine.run([Request(prompt, new_tokens)])
         pairs = zip(self._clock.drafts, done.rounds, strict=True)
-        return CostedText(data_set, done.tokens, [CostedRound(d.passes, r.drafted, r.accepted) for d, r in pairs])
+        return CostedText(data_set, done.tokens, [CostedRound(d.passes, r.drafted, r.judged_right) for d, r in pairs])

@@ -193,7 +193,7 @@ class Contest:
         measured.seconds = time.perf_counter() - begun
         lodger.count(None)
         for each in (each for completion in done for each in completion.rounds):
-            measured.add_round(each.drafted, each.accepted)
+            measured.add_round(each.drafted, each.judged_right)
         measured.tokens = sum(len(completion.tokens) for completion in done)
         measured.digest = "" if job.setting.temperature else digest([tuple(each.tokens) for each in done])
         return measured

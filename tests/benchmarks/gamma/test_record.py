@@ -71,7 +71,7 @@ def decoded(engine: Engine) -> list[list[tuple[int, int, int]]]:
     """(γ, drafted, accepted) of each request's rounds, by the engine."""
     asked = [Request(prompt, max_new_tokens=NEW_TOKENS) for prompt in PROMPTS]
     done = {each.request.id: each.rounds for each in engine.run(asked)}
-    return [[(r.gamma, r.drafted, r.accepted) for r in done[request.id]] for request in asked]
+    return [[(r.gamma, r.drafted, r.judged_right) for r in done[request.id]] for request in asked]
 
 
 def test_greedy_chains_are_those_of_plain_passes() -> None:
