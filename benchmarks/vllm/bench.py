@@ -142,8 +142,8 @@ class VllmRun:
                 at = learning.enter_context(server.attach_process(config, self.out / "attach.log", secret))
                 variables = server.plugin_variables(self.out, self.token, at)
                 options = (*server.speculation(start), *server.PLUGIN, *server.WORKER)
-                up = server.vllm_process(self.plan.vllm, self.target, self.out / "vllm.log", options, variables)
-                url = serving.enter_context(up).address.url
+                up = server.vllm_server(self.plan.vllm, self.target, self.out / "vllm.log", options, variables)
+                url = serving.enter_context(up)
                 store = learning.enter_context(open_store(own))
                 self._attach(config, url, store)
                 learning.enter_context(worker_beside(config, self.out / "worker.log"))
@@ -155,9 +155,9 @@ class VllmRun:
             learned.offline = self._ask(url, first, prompts[-WINDOW:], watch, "offline: ")
         if not self.plan.sampling.greedy:
             return
-        with server.vllm_process(self.plan.vllm, self.target, self.out / "plain.log") as plain:
+        with server.vllm_server(self.plan.vllm, self.target, self.out / "plain.log") as url:
             for name, prompts in self.sets.items():
-                learned.plain[name] = self._ask(plain.address.url, name, prompts, watch, "without speculation: ")
+                learned.plain[name] = self._ask(url, name, prompts, watch, "without speculation: ")
 
     def _attach(self, config: Path, url: str, store: Store) -> None:
         """Attach the engine; each data set is a route, so that it can be told from the others."""

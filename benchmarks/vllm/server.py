@@ -25,6 +25,15 @@ WORKER = ("--worker-extension-cls", "osd_vllm.worker.OsdWorker")
 
 
 @contextmanager
+def vllm_server(
+    python: Path, target: Path, log: Path, options: Sequence[str] = (), variables: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Yield the URL of a vLLM, as :func:`vllm_process` starts it."""
+    with vllm_process(python, target, log, options, variables) as up:
+        yield up.address.url
+
+
+@contextmanager
 def vllm_process(
     python: Path, target: Path, log: Path, options: Sequence[str] = (), variables: Mapping[str, str] | None = None
 ) -> Iterator[Up]:
