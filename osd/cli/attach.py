@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -64,11 +64,9 @@ def attach(here: CommandContext, options: ProxyOptions) -> None:
     with ExitStack() as stack:
         store = stack.enter_context(here.store())
         bound = stack.enter_context(listen(mine.host, mine.port, "attach.port"))
-        attachment = Attachment(store, settings, connect)
-        stack.callback(attachment.close)
+        attachment = stack.enter_context(closing(Attachment(store, settings, connect)))
         attachment.start()
-        intake = Intake(store, settings, attachment.followers, scorer=_scorer(settings))
-        stack.callback(intake.close)
+        intake = stack.enter_context(closing(Intake(store, settings, attachment.followers, scorer=_scorer(settings))))
         app = make_collector(intake, token, mine.max_batch_mb << 20)
         files = {"ssl_certfile": mine.certificate, "ssl_keyfile": mine.private_key} if mine.certificate else {}
         note(f"Taking answers at {url(bound)}, from {len(store.engines.list())} engines. Ctrl-C stops it.")

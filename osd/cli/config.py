@@ -82,8 +82,7 @@ def use(here: CommandContext, pair: WantedPair) -> None:
         wanted["storage"] = {"directory": str(data.expanduser().absolute())}
     file = here.config or Path(CONFIG_NAME)
     text = file.read_text("utf-8") if file.exists() else ""
-    written = with_values(text, wanted)
-    file.write_text(written, "utf-8")
+    file.write_text(with_values(text, wanted), "utf-8")
     note(f"{file} names {wanted['serve']['target']} and {wanted['serve']['draft']}; the store is "
          f"{load_settings(file).storage.database_url()}.")  # fmt: skip
 

@@ -47,8 +47,7 @@ def add_route(store: Store, here: CommandContext, route: Route, made: RouteDraft
     _require_addable(store, route)
     if made.origin == NEAREST:
         made = replace(made, origin=nearest(store, here, route.name))
-    version = make(store, here.settings, made)
-    return store.routes.add(replace(route, draft=draft_of(version.draft)))
+    return store.routes.add(replace(route, draft=draft_of(make(store, here.settings, made).draft)))
 
 
 def make(store: Store, settings: Settings, made: RouteDraft) -> DraftVersion:

@@ -90,7 +90,7 @@ class Engine:
         self._guard = DraftGuard(drafting, self.pool, f"drafters.{settings.drafters.kind}")
         self.scorer = DraftScorer(self.pool, self.router, self.target)
         self.stop_checker = StopChecker(pair.tokenizer, pair.eos_ids, apart=bool(pair.target.start))
-        self.listener: Listener | None = None
+        self.listeners: list[Listener] = []
         self.rows: list[SequenceState] = []
         self._ended: list[RequestOutput] = []
         self.clock = Clock(pair.device)
@@ -247,8 +247,8 @@ class Engine:
             progress.append(RequestOutput(row.request, tuple(tokens), row.length, ended))
         if self.recorder:
             self.recorder.record(progress, verdict, scored)
-        if self.listener:
-            self.listener(self.rows, progress, verdict, scored)
+        for listen in self.listeners:
+            listen(self.rows, progress, verdict, scored)
         for index in reversed([i for i, p in enumerate(progress) if p.completion]):
             self._leave(index)
         return progress

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,20 +60,16 @@ def serving(
         swap = heads = None
         if has_draft(pair):
             pair = replace(pair, draft=in_folder(pair.draft))
-            swap = Swap(store, draft, pair, settings, worker)
-            stack.callback(swap.close)
+            swap = stack.enter_context(closing(Swap(store, draft, pair, settings, worker)))
             if leads:
                 store.routes.change(replace(store.routes.get(DEFAULT_ROUTE), draft=draft))
         if needs_head(settings.gamma):
             others: Callable[[], Iterable[str]] = partial(list, swap.serving) if swap else tuple
-            heads = HeadSwap(store, draft, pair, settings, worker, others)
-            stack.callback(heads.close)
-        recorder = Recorder(store, settings, worker, pair.tokenizer, target, pair.eos_ids)
-        stack.callback(recorder.close)
+            heads = stack.enter_context(closing(HeadSwap(store, draft, pair, settings, worker, others)))
+        recorder = stack.enter_context(closing(Recorder(store, settings, worker, pair.tokenizer, target, pair.eos_ids)))
         known: list[Engine] = []
         if router is None:
-            router = make_router(store, settings.router, lambda name: _costs(known, name))
-            stack.callback(router.close)
+            router = stack.enter_context(closing(make_router(store, settings.router, lambda name: _costs(known, name))))
         proposer = stack.enter_context(proposer_of(pair, settings, store))
         known.append(
             Engine(pair, settings, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer)
@@ -81,8 +77,7 @@ def serving(
         known[0].probe()
         models = (pair.target, pair.draft) if has_draft(pair) else (pair.target,)
         devices = device_ids(model.module for model in models)
-        load_report = Beacon(load_folder(store.directory), lambda: _load(known[0]), devices)
-        stack.callback(load_report.close)
+        stack.enter_context(closing(Beacon(load_folder(store.directory), lambda: _load(known[0]), devices)))
         yield known[0]
 
 

@@ -86,8 +86,7 @@ class Redactor:
         """Return the request without the branches that the hook would change, or not keep, as a text of their own."""
         if samples.branches is None:
             return samples
-        texts = samples.branches.texts(samples.tokens)
-        answers = ((text, self._asked(samples, text)) for text in texts)
+        answers = ((text, self._asked(samples, text)) for text in samples.branches.texts(samples.tokens))
         allowed = [answer is not None and tuple(answer) == tuple(text.tolist()) for text, answer in answers]
         return replace(samples, branches=samples.branches.where(np.array(allowed)))
 

@@ -187,7 +187,7 @@ def test_the_target_tells_its_own_logits(small: Pair) -> None:
     engine = engine_of(small, "causal", {})
     own = small.target.module(input_ids=torch.tensor([[*PROMPT, *[4] * 6]]), use_cache=False).logits[0]
     heard: list[torch.Tensor] = []
-    engine.listener = lambda rows, progress, verdict, scored: heard.append(scored.first(0, len(progress[0].tokens)))
+    engine.listeners.append(lambda _, progress, __, scored: heard.append(scored.first(0, len(progress[0].tokens))))
     (done,) = engine.run([request])
     assert done.tokens == (4,) * 6
     torch.testing.assert_close(torch.cat(heard), own[len(PROMPT) - 1 : -1], rtol=1e-3, atol=1e-4)

@@ -35,6 +35,7 @@ async def decoding(
         yield distant, thread
     finally:
         await asyncio.to_thread(thread.close)
+        engine.listeners.clear()
         await following
 
 

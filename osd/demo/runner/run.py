@@ -161,8 +161,7 @@ def read_offline(circle: Circle, trace: StreamTrace, tell: Callable[[str], None]
             plan.data / "osd.toml", plan.log, draft=start, route=segment.name,
             out=plan.out / "offline" / segment.name, epochs=EPOCHS,
         )  # fmt: skip
-        draft = load_model(folder, circle.pair.device, plan.settings.serve.dtype)
-        reader = draft.decoder(1, circle.engine.limit)
+        reader = load_model(folder, circle.pair.device, plan.settings.serve.dtype).decoder(1, circle.engine.limit)
         for one in served:
             text = trace.completions[one.request_id]
             offline = sum(draft_hits(reader, text, drawn_from(target, text)))

@@ -94,8 +94,7 @@ class Stream:
     def run(self, segments: Sequence[Segment], trace: StreamTrace, watch: Watch) -> None:
         """Serve everything; ``trace`` fills as it goes. Raises TrainingFailed when training is stuck."""
         for segment in segments:
-            requests = self._requests(segment, trace)
-            self._serve(segment.name, requests, trace, watch)
+            self._serve(segment.name, self._requests(segment, trace), trace, watch)
             self._alone.finish()
         watch(trace, segments[-1].name)
 

@@ -11,7 +11,7 @@ import secrets
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.exceptions import HTTPException
@@ -50,8 +50,7 @@ def store_of(http: Request) -> Store:
 
 
 def _inside(http: Request) -> LookInside:
-    found: LookInside = http.app.state.inside
-    return found
+    return cast(LookInside, http.app.state.inside)
 
 
 StoreIn = Annotated[Store, Depends(store_of)]

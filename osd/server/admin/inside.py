@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from osd.engine.detokenizer import Detokenizer
-from osd.engine.engine import Engine
 from osd.engine.text_stream import TextStream
 from osd.logits import RaggedLogits
 from osd.sequence import Completion, RequestOutput, SequenceState
@@ -75,23 +74,9 @@ class Inside:
             self._done.clear()
         return False
 
-    def attach(self, engine: Engine) -> None:
-        """Listen to an engine, after its earlier listeners."""
-        before = engine.listener
-
-        def both(
-            rows: Sequence[SequenceState],
-            progress: Sequence[RequestOutput],
-            verdict: VerifyResult,
-            scored: RaggedLogits,
-        ) -> None:
-            if before:
-                before(rows, progress, verdict, scored)
-            self.rounds(rows, progress, verdict)
-
-        engine.listener = both
-
-    def rounds(self, rows: Sequence[SequenceState], progress: Sequence[RequestOutput], verdict: VerifyResult) -> None:
+    def rounds(
+        self, rows: Sequence[SequenceState], progress: Sequence[RequestOutput], verdict: VerifyResult, _: RaggedLogits
+    ) -> None:
         """Add a round of the batch."""
         if not self.allowed:
             return

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, is_dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from pydantic import BaseModel, Field
@@ -47,13 +47,11 @@ class Rollback(BaseModel):
 
 def make_admin(host: AdminHost, snapshots: Snapshots, inside: LookInside, *more: APIRouter) -> FastAPI:
     """Create the application of the admin port, with ``more`` routes where what serves has some of its own."""
-    routers = (admin, facts, page, *more)
-    return bare_app("osd admin", host, SCOPES, *routers, snapshots=snapshots, inside=inside)
+    return bare_app("osd admin", host, SCOPES, admin, facts, page, *more, snapshots=snapshots, inside=inside)
 
 
 def _host(http: Request) -> AdminHost:
-    found: AdminHost = http.app.state.service
-    return found
+    return cast(AdminHost, http.app.state.service)
 
 
 def _window(

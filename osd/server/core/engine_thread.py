@@ -58,7 +58,7 @@ class EngineThread:
         self._thread = threading.Thread(target=self._work, name="osd-decode", daemon=True)
         self._cores = torch.get_num_threads()
         self._handlers: dict[str, Callable[..., None]] = {"submit": self._submit, "end": self._end}
-        engine.listener = self._listen
+        engine.listeners.append(self._listen)
 
     def start(self) -> None:
         """Begin to decode."""

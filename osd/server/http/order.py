@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from starlette.requests import Request as HttpRequest
 
@@ -68,8 +68,7 @@ class Order:
 
 def service_of(http: HttpRequest) -> Service:
     """Return the service that a route belongs to."""
-    found: Service = http.app.state.service
-    return found
+    return cast(Service, http.app.state.service)
 
 
 def make_order(service: Service, http: HttpRequest, body: SamplingBody, asked: Asked) -> Order:

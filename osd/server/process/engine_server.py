@@ -86,7 +86,7 @@ class EngineHost(AdminHost):
         """Return the view of the requests that the engine finishes from now on."""
         allowed, learnable = lambda: may_inspect(self.settings, self.ring), self.store.tenants.learnable
         inside = Inside(self.engine.pair.tokenizer, allowed, learnable)
-        inside.attach(self.engine)
+        self.engine.listeners.append(inside.rounds)
         return inside
 
     def facts(self, servers: int) -> dict[str, Any]:

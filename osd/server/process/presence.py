@@ -38,8 +38,7 @@ class EngineDrafts:
         if swap is None:
             return {}
         digests = {version.id: version.digest for version in swap.serving.copy().values()}
-        loaded = self._engine.pool.loaded_drafts.copy()
-        held = {name: draft.version for name, draft in loaded.items()}
+        held = {name: draft.version for name, draft in self._engine.pool.loaded_drafts.copy().items()}
         return {name: {"version": version, "digest": digests.get(version, "")} for name, version in held.items()}
 
     @property

@@ -135,7 +135,7 @@ def test_a_rule_hears_how_likely_the_token_before_is_to_be_accepted(monkeypatch:
         steps.clear()
 
     monkeypatch.setattr(engine.planner, "should_continue", heard)
-    engine.listener = compare
+    engine.listeners.append(compare)
     for turn in range(4):
         list(engine.run([Request((3, 5, 8), max_new_tokens=40, id=str(turn))]))
     assert min(seen.values()) > 20 and drafter.put_in_right > 10

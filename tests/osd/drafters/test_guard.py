@@ -138,7 +138,7 @@ def test_a_draft_model_whose_passes_raise(
 def test_a_chain_keeps_what_was_drawn_before_a_pass_raised(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a token would be verified only where what came after it did not raise, which changes the distribution."""
     engine, lengths = engine_of(pair, gamma__initial=6), list[int]()
-    engine.listener = lambda rows, progress, verdict, scored: lengths.extend(verdict.depths)
+    engine.listeners.append(lambda rows, progress, verdict, scored: lengths.extend(verdict.depths))
     add = CausalDrafter._add_tokens
 
     def third_fails(self: CausalDrafter, request: Any, chain: Any, override: Any) -> Any:

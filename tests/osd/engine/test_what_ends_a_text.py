@@ -112,7 +112,7 @@ def test_no_round_accepts_more_than_it_emits(kind: type[TreeDrafter] | None, tem
         for step, accepted in zip(progress, verdict.accepted, strict=True):
             counted.setdefault(step.request_id, []).append(accepted)
 
-    engine.listener = listen
+    engine.listeners.append(listen)
     asked = [
         Request(
             prompt, max_new_tokens=rng.randrange(1, 25), stop_token_ids=tuple(rng.sample(text, rng.randrange(3))),

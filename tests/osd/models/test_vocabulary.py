@@ -62,7 +62,7 @@ class Watched:
         decoder = engine.pool.decoder
         self._known = decoder._known
         decoder._known = self._look  # type: ignore[method-assign]
-        engine.listener = self._hear
+        engine.listeners.append(self._hear)
 
     def _look(self, tokens: torch.Tensor) -> torch.Tensor:
         known = self._known(tokens)

@@ -166,8 +166,8 @@ def texts(rounds: int, heard: list[float] | None = None) -> list[tuple[int, ...]
     pair = random_pair("llama", noise=0.3)
     engine = Engine(pair, settings_of(serve__max_batch=2, serve__max_length=64, gamma__rule="fixed", gamma__initial=2))
     told = [] if heard is None else heard
-    engine.listener = lambda rows, _, verdict, __: told.extend(
-        chance for i in range(len(rows)) for chance in verdict.acceptance(i)
+    engine.listeners.append(
+        lambda rows, _, verdict, __: told.extend(chance for i in range(len(rows)) for chance in verdict.acceptance(i))
     )
     ways = [Sampling(0.8, seed=1), Sampling(1.0, top_k=5, seed=2), Sampling(1.0, top_p=0.7, seed=3), Sampling()]
     asked = [Request((3, 4, 5), max_new_tokens=rounds, ignore_eos=True, sampling=way) for way in ways]
