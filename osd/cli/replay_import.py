@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,8 +20,10 @@ from storage.records import DEFAULT_ROUTE, Route
 
 if TYPE_CHECKING:
     from osd.models.model import Model as LoadedModel
+    from osd.server.http.conversations import RowReader
     from storage.records import DraftVersion, RequestSamples
     from storage.replay.exports import ImportResult
+    from storage.settings import Settings
     from storage.store import Store
 
 BATCH = 64
@@ -54,9 +56,9 @@ def import_(
     Requests that are kept already stay as they are. An exported file that is damaged anywhere is refused whole.
 
     A line of a `.jsonl` or `.jsonl.gz` file has a `prompt` and a `response`, or `messages` whose last one is the
-    assistant's, or the `request` and `response` of OpenAI's API. The target reads each answer once, and what it would
-    have said at every position is learned from: a draft can so begin with what you have, before it serves. Then
-    `osd trainer` trains it.
+    assistant's, or the `request` and `response` of OpenAI's API, which is read as `osd serve` reads it. The target
+    reads each answer once, and what it would have said at every position is learned from: a draft can so begin with
+    what you have, before it serves. Then `osd trainer` trains it.
 
     Example: `osd replay import answers.jsonl --target ./model --draft ./small`
     """
@@ -79,10 +81,10 @@ def import_conversations(here: CommandContext, file: Path, reading: ReadingOptio
     Raises BadInput without a target or a draft, UnknownRoute, BadPromptFile, ModelNotLoaded, StoreError where the draft
     began with other files.
     """
-    from osd.attached.conversations import score_conversations
     from osd.attached.passes import Scorer
     from osd.models.pair import choose_device, load_model
     from osd.models.vocabulary import load_tokenizer
+    from osd.server.http.conversations import score_conversations
 
     serve = here.settings.serve
     named = reading.target or serve.target
@@ -91,17 +93,30 @@ def import_conversations(here: CommandContext, file: Path, reading: ReadingOptio
     if named is None:
         raise BadInput(reason="Conversations are read by a target; name it with --target, or serve.target in osd.toml.")
     with here.store() as store:
-        model = load_model(named, choose_device(serve.device), serve.dtype)
+        model, tokenizer = load_model(named, choose_device(serve.device), serve.dtype), load_tokenizer(named)
+        store.samples.redactor.load(lambda: tokenizer)
+        scorer, hidden = Scorer(model, here.settings.storage.top_k, serve.max_length), serve.record_hidden_states
+        read = row_reader(here.settings, model, tokenizer, scorer.length)
         version = begin_draft(store, model, reading, serve.draft).id
-        tokenizer = load_tokenizer(named)
-        scorer = Scorer(model, here.settings.storage.top_k, serve.max_length)
-        scored = score_conversations(
-            file, tokenizer, scorer, route=reading.route, version=version, hidden=serve.record_hidden_states
-        )
+        scored = score_conversations(file, read, scorer, route=reading.route, version=version, hidden=hidden)
         batches = UsableBatches(scored)
         done = store.samples.add_counted(batches)
         store.trail.note("replay import", file.name, asdict(done))
     return done, batches.left
+
+
+def row_reader(settings: Settings, target: LoadedModel, tokenizer: Any, length: int) -> RowReader:
+    """Return what reads rows as this server would. Raises BadInput, BadSetting, GenerationConfigRefused."""
+    from osd.models.generation_config import generation_config
+    from osd.models.model import eos_ids
+    from osd.server.http.chat import read_template
+    from osd.server.http.conversations import RowReader
+
+    if tokenizer is None:
+        raise BadInput(reason="The target has no tokenizer, so it cannot read text.")
+    template = read_template(settings.server.chat_template, tokenizer)
+    stops = generation_config(target, tokenizer, settings.serve.generation_config).stops
+    return RowReader(tokenizer, eos_ids(target.module), target.vocab_size, length, template, stops)
 
 
 def begin_draft(store: Store, target: LoadedModel, reading: ReadingOptions, default: str | None) -> DraftVersion:

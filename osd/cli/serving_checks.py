@@ -55,7 +55,7 @@ def pair(here: CommandContext) -> Iterator[CheckResult]:
         found = names.load(here.settings.serve)
         from osd.models.generation_config import generation_config
 
-        generation_config(found, here.settings.serve.generation_config)
+        generation_config(found.target, found.tokenizer, here.settings.serve.generation_config)
     except OsdError as error:
         yield broken("pair", error, "set serve.target and serve.draft, or give --target and --draft")
         return

@@ -41,7 +41,7 @@ class AdmissionQueue:
         self._start = pair.target.start
         self.longest = limit + len(self._start)
         """Tokens of a row, with the one that a decoder begins with."""
-        self.generation = generation_config(pair, serve.generation_config)
+        self.generation = generation_config(pair.target, pair.tokenizer, serve.generation_config)
         self.waiting: deque[SequenceState] = deque()
         self.grammars = GrammarCompiler(pair.tokenizer, pair.vocab_size, pair.eos_ids)
         self.processors = RowProcessors(pair, self.generation, self.grammars)

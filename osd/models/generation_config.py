@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from osd.models.pair import Pair
+from osd.models.model import Model
 from storage.errors import GenerationConfigRefused
 from storage.records import Request
 
@@ -77,22 +77,22 @@ NEUTRAL: dict[str, Callable[[Any], bool]] = {
 """Keys that change texts and that osd lacks, and which of their values, None aside, ask for nothing."""
 
 
-def generation_config(pair: Pair, use: Use) -> GenerationConfig:
+def generation_config(target: Model, tokenizer: Any, use: Use) -> GenerationConfig:
     """Return what the target's folder says, or with ``vllm`` nothing. Raises GenerationConfigRefused where
     that asks for what osd lacks."""
-    own = getattr(pair.target.module, "generation_config", None)
+    own = getattr(target.module, "generation_config", None)
     if own is None or use == "vllm":
         return PLAIN
     for name, neutral in NEUTRAL.items():
         value = getattr(own, name, None)
         if value is not None and not neutral(value):
-            raise GenerationConfigRefused(path=pair.target.name, name=name, value=value)
+            raise GenerationConfigRefused(path=target.name, name=name, value=value)
     given = {
         each.name: value for each in fields(GenerationConfig) if (value := getattr(own, each.name, None)) is not None
     }
     if isinstance(bias := given.get("sequence_bias"), list):
         given["sequence_bias"] = {tuple(tokens): value for tokens, value in bias}
     found = GenerationConfig(**given)
-    if found.stops and pair.tokenizer is None:
-        raise GenerationConfigRefused(path=pair.target.name, name="stop_strings", value=found.stop_strings)
+    if found.stops and tokenizer is None:
+        raise GenerationConfigRefused(path=target.name, name="stop_strings", value=found.stop_strings)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from storage.errors import BadInput, BadRequest, NotFound, OsdError, StoreError, UnknownRoute, WrongState
@@ -126,6 +127,16 @@ def as_api_error(error: OsdError) -> ApiError:
     if isinstance(error, BadInput):
         return ApiError(reason=str(error))
     return other(error)
+
+
+def invalid_field(problem: Mapping[str, Any], place: Iterable[str | int]) -> ApiError:
+    """Convert one of pydantic's problems, without the given value, which may be somebody's prompt. ``place``: the names
+    that lead to it in the body."""
+    where, facts = [str(part) for part in place], problem.get("ctx", {})
+    own = "param" in facts
+    param = ".".join([*where, str(facts["param"])] if own else where) or None
+    reason, code = (facts["reason"], problem["type"]) if own else (problem["msg"], "invalid_value")
+    return ApiError(reason=f"{param or 'body'}: {reason}", param=param, code=code)
 
 
 def other(error: OsdError) -> ApiError:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 
-from osd.server.errors import INVALID, ApiError, InternalError, as_api_error
+from osd.server.errors import INVALID, ApiError, InternalError, as_api_error, invalid_field
 from osd.server.http.guard import Guard
 from storage.distribution import osd_version
 from storage.errors import OsdError
@@ -134,11 +134,7 @@ async def _validation_error(http: Request, error: Any) -> JSONResponse:
     if problem["type"] == "json_invalid":
         reason = f"The body is not JSON: {problem.get('ctx', {}).get('error', 'it cannot be read')}."
         return _answer(ApiError(reason=reason, code="invalid_json"))
-    where, facts = [str(part) for part in problem["loc"][1:]], problem.get("ctx", {})
-    own = "param" in facts
-    param = ".".join([*where, str(facts["param"])] if own else where) or None
-    reason, code = (facts["reason"], problem["type"]) if own else (problem["msg"], "invalid_value")
-    return _answer(ApiError(reason=f"{param or 'body'}: {reason}", param=param, code=code))
+    return _answer(invalid_field(problem, problem["loc"][1:]))
 
 
 async def _http_error(http: Request, error: Any) -> JSONResponse:

@@ -35,13 +35,19 @@ async def chat_completions(http: Request, body: ChatBody) -> Response:
     return await Answer(service, SHAPE, order, http.state.caller).respond(http)
 
 
+def chat_prompt(template: ChatTemplate, tokenizer: Any, body: ChatBody) -> TokensPrompt:
+    """Return the prompt that a body asks for. Raises ApiError, BadRequest."""
+    text = chat_text(template, body, body.messages)
+    tokens = tuple(tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens)))
+    return TokensPrompt(tokens, last_user_text(body.messages), "messages")
+
+
 def _asked(service: Service, body: ChatBody) -> Asked:
-    text = chat_text(service.template, body, body.messages)
-    tokens = tuple(service.tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens)))
+    prompt = chat_prompt(service.template, service.tokenizer, body)
     if body.top_logprobs and not body.logprobs:
         raise ApiError(reason="top_logprobs needs logprobs to be true", param="top_logprobs")
     return Asked(
-        [TokensPrompt(tokens, last_user_text(body.messages), "messages")],
+        [prompt],
         body.max_completion_tokens or body.max_tokens,
         (body.top_logprobs or 0) if body.logprobs else None,
         "top_logprobs",

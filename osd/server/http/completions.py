@@ -47,22 +47,23 @@ def _asked(service: Service, body: CompletionBody) -> Asked:
     if body.max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
         reason = "max_tokens: 0 asks for nothing; give 1 or more, or echo or prompt_logprobs"
         raise ApiError(reason=reason, param="max_tokens", code="invalid_value")
-    prompts = [_prompt(service, one, body.add_special_tokens) for one in _prompts(body)]
     grammar = grammar_of(body) if body.structured else None
+    prompts = completion_prompts(service.tokenizer, body)
     return Asked(prompts, body.max_tokens, body.logprobs, "logprobs", grammar, echo=bool(body.echo))
 
 
-def _prompts(body: CompletionBody) -> Sequence[str | Sequence[int]]:
+def completion_prompts(tokenizer: Any, body: CompletionBody) -> list[TokensPrompt]:
+    """Return the prompts that a body asks for. Raises ApiError."""
     given: Any = body.prompt
-    single = isinstance(given, str) or (given and isinstance(given[0], int))
     if not given:
         raise ApiError(reason="prompt: it is empty; give text or token ids", param="prompt")
-    return [given] if single else given
+    prompts = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    return [_prompt(tokenizer, one, body.add_special_tokens) for one in prompts]
 
 
-def _prompt(service: Service, given: str | Sequence[int], special: bool) -> TokensPrompt:
+def _prompt(tokenizer: Any, given: str | Sequence[int], special: bool) -> TokensPrompt:
     if isinstance(given, str):
-        return TokensPrompt(tuple(service.tokenizer.encode(given, add_special_tokens=special)), given, "prompt")
+        return TokensPrompt(tuple(tokenizer.encode(given, add_special_tokens=special)), given, "prompt")
     return TokensPrompt(tuple(given), None, "prompt")
 
 

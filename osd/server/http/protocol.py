@@ -23,6 +23,14 @@ Detail: TypeAlias = Literal["off", "summary", "detailed"]
 SEEDS = 1 << 64
 
 
+def require_whole_characters(given: Any) -> None:
+    """Refuse half a surrogate pair, which JSON can spell but is no text."""
+    try:
+        json.dumps(given, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("invalid_value", "it has half a surrogate pair, which is no character") from None
+
+
 class RequestBody(BaseModel):
     """The base of all bodies: closed, but for fields that ask for nothing."""
 
@@ -31,11 +39,7 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_half_characters(cls, given: Any) -> Any:
-        """Refuse half a surrogate pair, which JSON can spell but is no text."""
-        try:
-            json.dumps(given, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise PydanticCustomError("invalid_value", "it has half a surrogate pair, which is no character") from None
+        require_whole_characters(given)
         return given
 
     @model_validator(mode="before")

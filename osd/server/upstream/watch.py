@@ -100,7 +100,7 @@ class UpstreamWatch:
                 self._down(replica, f"{replica.at.url} does not say in time that it is well (upstream.connect_seconds)")
         except _NotWell as error:
             self._down(replica, str(error))
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
             self._down(
                 replica, f"{replica.at.url} does not answer ({_reason(error)}). Is it running, and reached by that URL?"
             )
