@@ -6,15 +6,16 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from storage.errors import BadInput, OsdError
 
+T = TypeVar("T")
 PATIENCE = 30.0
 """Seconds until an engine must have answered; loading a large draft takes some."""
 
@@ -118,10 +119,20 @@ class ServingEngine:
         """Return the error of an engine that is not set up for what is asked of it."""
         return EngineUnsuited(engine=self.name, reason=reason)
 
+    def _read(self, path: str, read: Callable[[Any], T], said: Any) -> T:
+        """Return what is read of an answer. Raises EngineUnsuited where it is none that this engine gives."""
+        try:
+            return read(said)
+        except OsdError:
+            raise
+        except Exception:  # whatever it says
+            reason = f"what it says at {path} is none of its answers; is something else at this URL, or another release"
+            raise self._unsuited(f"{reason} of it or of its plugin?") from None
+
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         try:
             return json.loads(self._fetch(method, path, body))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._unsuited(f"what it says at {path} is no JSON; is something else at this URL?") from None
 
     def _fetch(self, method: str, path: str, body: Any = None) -> bytes:
@@ -156,5 +167,5 @@ def detail(said: str) -> str:
         found = json.loads(said)
         sentence = found.get("detail") or found.get("message") or found.get("error", {}).get("message") or said
         return sentence if isinstance(sentence, str) else json.dumps(sentence)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return said[:200] or "without a reason"

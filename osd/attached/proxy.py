@@ -55,7 +55,7 @@ class HarvestProxy:
         while True:
             try:
                 self.sender.serving = await asyncio.to_thread(self._ask_serving)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # whatever it says, it is asked again
                 self.sender.serving = None
                 log.debug("which draft serves is not known: %s", error)
             await asyncio.sleep(POLL_SECONDS)

@@ -11,17 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from osd.recording.topk import TopKLogprobs
 from storage.records import Outcome, RequestSamples, TokenKind
 
 MOST_TOKENS = 1 << 20
 Ints = npt.NDArray[np.int32]
+Token = Annotated[int, Field(ge=0, lt=1 << 31)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 CONTROLLER = "vllm"
 Recover = Callable[[str, Sequence[int], Sequence[int]], Sequence[int] | None]
 """Recovers refused tokens by the draft that drafted (:class:`osd.attached.passes.DraftPass`)."""
@@ -32,10 +35,10 @@ Score = Callable[[Sequence[int], int], TopKLogprobs]
 class AnswerChoice(BaseModel):
     """One output of a request."""
 
-    tokens: list[int] = Field(min_length=1, max_length=MOST_TOKENS)
-    top_ids: list[list[int]] = []
+    tokens: list[Token] = Field(min_length=1, max_length=MOST_TOKENS)
+    top_ids: list[list[Token]] = []
     """(n, k) the likeliest tokens at each position, in any order; empty where the client asked for its own."""
-    top_logprobs: list[list[float]] = []
+    top_logprobs: list[list[Annotated[float, Field(le=1)]]] = []
     """(n, k) their log-probabilities, before any warping."""
     finish_reason: str | None = None
 
@@ -51,8 +54,8 @@ class AnswerChoice(BaseModel):
 class HarvestedAnswer(BaseModel):
     """One request that was answered."""
 
-    id: str = Field(min_length=8, max_length=64)
-    prompt: list[int] = Field(min_length=1, max_length=MOST_TOKENS)
+    id: Name = Field(min_length=8, max_length=64)
+    prompt: list[Token] = Field(min_length=1, max_length=MOST_TOKENS)
     choices: list[AnswerChoice] = Field(min_length=1)
     accepted: list[int] | None = None
     """Accepted drafted tokens of each step after the first token; None where the engine does not say."""
@@ -62,13 +65,13 @@ class HarvestedAnswer(BaseModel):
     """Digest of the weights of the draft that served when the request came."""
     version_after: str | None = None
     """The same when it was answered."""
-    temperature: float | None = None
+    temperature: Number | None = None
     key: str | None = None
     """SHA-256 of the API key that the client gave."""
-    tenant: str | None = None
-    route: str | None = None
-    began: float
-    ended: float
+    tenant: Name | None = None
+    route: Name | None = None
+    began: Number
+    ended: Number
 
     @model_validator(mode="after")
     def _fits(self) -> HarvestedAnswer:
@@ -88,7 +91,23 @@ class HarvestBatch(BaseModel):
     """Ids of batches that will not be sent again."""
     engine: str = Field(min_length=1, max_length=255)
     """The engine's name, as `osd engines list` shows it."""
-    answers: list[HarvestedAnswer] = Field(min_length=1)
+    answers: list[HarvestedAnswer]
+    bad: list[str] = []
+    """Why answers were left out: each by itself."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_bad(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not isinstance(given.get("answers"), list):
+            return given
+        answers, bad = [], []
+        for place, one in enumerate(given["answers"]):
+            try:
+                answers.append(HarvestedAnswer.model_validate(one))
+            except ValidationError as error:
+                problem = error.errors()[0]
+                bad.append(f"answers.{'.'.join(map(str, (place, *problem['loc'])))}: {problem['msg']}")
+        return {**given, "answers": answers, "bad": bad}
 
 
 @dataclass(frozen=True, slots=True)

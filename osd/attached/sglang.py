@@ -57,13 +57,9 @@ class SglangEngine(ServingEngine):
 
     def probe(self) -> EngineFacts:
         """Return what it is. Raises EngineUnreachable, and EngineUnsuited with what to do about it."""
-        try:
-            return self._probe()
-        except (LookupError, TypeError, ValueError, AttributeError):
-            raise self._unsuited("what it says is none of SGLang's answers; is something else at this URL?") from None
+        return self._read("/server_info", self._facts, self._ask("GET", "/server_info"))
 
-    def _probe(self) -> EngineFacts:
-        found = self._ask("GET", "/server_info")
+    def _facts(self, found: Mapping[str, Any]) -> EngineFacts:
         self._require_suited(found)
         target = self._target or str(found["model_path"])
         digest = model_digest(target)
@@ -81,7 +77,8 @@ class SglangEngine(ServingEngine):
     def served(self) -> Sequence[RankVersion]:
         """Return what it drafts with, by SGLang's label of weights: one entry, for all ranks have one label. Where a
         publication broke off, SGLang is let go on, and the draft is not known."""
-        label = str(self._ask("GET", "/model_info")["weight_version"])
+        said = self._ask("GET", "/model_info")
+        label = self._read("/model_info", lambda said: str(said["weight_version"]), said)
         if label == LOADING:
             self._go_on(ends_session=True)
             return [RankVersion(0, label, None, None)]
@@ -137,8 +134,9 @@ class SglangEngine(ServingEngine):
 
     def _require_draft_role(self) -> None:
         """Raise EngineRefused unless every rank has a draft that can be read back."""
-        found = self._ask("POST", "/weights_checker", {"action": "checksum", "selector": "draft"}).get("ranks") or []
-        if len(found) != self._tp or not all(rank["checksums"] for rank in found):
+        said = self._ask("POST", "/weights_checker", {"action": "checksum", "selector": "draft"})
+        found = self._read("/weights_checker", lambda said: [one["checksums"] for one in said["ranks"] or ()], said)
+        if len(found) != self._tp or not all(found):
             reason = f"{len(found)} of its {self._tp} ranks have a draft to read back"
             raise EngineRefused(engine=self.name, reason=reason)
 
@@ -155,7 +153,8 @@ class SglangEngine(ServingEngine):
     def _launch_folder(self, found: Mapping[str, Any] | None = None) -> Path:
         """Return the folder of the draft that it was started with. Raises EngineUnsuited where that is not seen."""
         if self._launched is None:
-            found = found or self._ask("GET", "/server_info")
+            if found is None:
+                return self._read("/server_info", self._launch_folder, self._ask("GET", "/server_info"))
             folder = Path(self._draft or found["speculative_draft_model_path"] or "")
             if not any(folder.glob("*.safetensors")):
                 raise self._unsuited(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -12,7 +12,6 @@ from osd.attached.base import EngineError, EngineFacts, EngineRefused, RankVersi
 from osd.models.model_digest import digest_of
 from storage.versions.feature_kinds import FEATURE_KINDS
 
-T = TypeVar("T")
 COMPLETIONS = "/v1/completions"
 PROMPT = (3, 4, 5, 6)
 PROBED = ((4, 0.0), (1, 2.0))
@@ -83,14 +82,6 @@ class VllmEngine(ServingEngine):
     def _answer(self, tokens: Sequence[int], most: int, **body: Any) -> Any:
         asked = {"prompt": list(tokens), "max_tokens": most, "return_token_ids": True, **body}
         return self._ask("POST", COMPLETIONS, asked)
-
-    def _read(self, path: str, read: Callable[[Any], T], said: Any) -> T:
-        """Return what is read of an answer. Raises EngineUnsuited where it is none of vLLM's or the plugin's."""
-        try:
-            return read(said)
-        except (LookupError, TypeError, ValueError, AttributeError):
-            reason = f"what it says at {path} is none of the plugin's answers or vLLM's; is something else at this URL,"
-            raise self._unsuited(f"{reason} or another release of osd-llm-vllm?") from None
 
     def _refusal(self, status: int, said: str, path: str) -> EngineError:
         if status == 404 and path.startswith("/v1/osd/"):

@@ -126,7 +126,7 @@ class StockVllm(VllmEngine):
 
     def _drafts_as(self, folder: Path) -> bool:
         """Return whether what it accepts is what a folder's model would have had right; True where nothing tells."""
-        share = agreement(folder, self._answers(ANSWERS))
+        share = self._read(COMPLETIONS, partial(agreement, folder), self._answers(ANSWERS))
         return share is None or share >= ALIKE
 
     def _answers(self, count: int) -> list[SpeculatedAnswer]:
@@ -139,7 +139,7 @@ class StockVllm(VllmEngine):
 
     def _process(self) -> str:
         """Return what is another once it was started again: when its counters began."""
-        found = STARTED.findall(self._fetch("GET", "/metrics").decode())
+        found = STARTED.findall(self._fetch("GET", "/metrics").decode(errors="replace"))
         if not found:
             raise self._unsuited("its /metrics does not say since when it counts, so restarts would pass unseen")
         return str(min(map(float, found)))

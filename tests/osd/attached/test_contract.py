@@ -145,7 +145,7 @@ def test_an_sglang_that_does_not_suit_is_told_what_to_do(sglang: FakeSglang, run
         ({"dp_size": 2}, "--dp-size 1"),
         ({"model_path": "/nowhere"}, "--target"),
         ({"speculative_draft_model_path": "/nowhere"}, "--draft-folder"),
-        ({"tp_size": None}, "none of SGLang's answers"),
+        ({"tp_size": None}, "none of its answers"),
     ]
     for info, says in wrong:
         sglang.info = info
