@@ -90,8 +90,8 @@ class Store:
         self.runs = RunLedger(db, privacy)
         self.suspects = SuspectList(db)
         self.outcomes = OutcomeStore(db)
-        self.routes = RouteTable(db)
-        self.examples = ExampleStore(db)
+        self.routes = RouteTable(db, self.samples.redactor)
+        self.examples = ExampleStore(db, self.samples.redactor)
         self.background = BackgroundStore(db)
         self.proposals = ProposalLedger(db)
 

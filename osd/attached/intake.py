@@ -10,15 +10,14 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter
 
 from osd.attached.follower import EngineFollower
 from osd.attached.passes import DraftPass, Scorer
 from osd.attached.samples import HarvestBatch, HarvestedAnswer, HarvestedFrom, outcome_of, samples_of
-from osd.recording.redaction import Redactor, load_hook
-from storage.errors import OsdError, StoreError
+from storage.errors import StoreError
 from storage.records import DEFAULT_ROUTE, DEFAULT_TENANT, RequestSamples, TokenKind
 from storage.settings import Settings
 from storage.store import Store
@@ -43,6 +42,7 @@ class IntakeCounters:
         self.unknown = self._counter("unknown_answers", "Answers left: no version of the draft is what drafted them.")
         self.positions = self._counter("positions", "Positions kept for learning.")
         self.refused = self._counter("refused_tokens", "Refused tokens that are known.")
+        self.bad = self._counter("bad_answers", "Answers left: what came is no answer.")
         self.unread = self._counter("unread_outputs", "Outputs without distributions that the target did not read.")
 
     def _counter(self, name: str, means: str) -> Counter:
@@ -53,13 +53,12 @@ class Intake:
     """Turns batches into samples and outcomes. Batches wait for each other."""
 
     def __init__(
-        self, store: Store, settings: Settings, followers: Mapping[str, EngineFollower], tokenizer: Any = None,
-        scorer: Scorer | None = None,
-    ) -> None:  # fmt: skip
-        """``followers`` are looked up by engine name at each batch; ``tokenizer`` gives the redaction hook text;
-        ``scorer`` reads what comes without distributions."""
+        self, store: Store, settings: Settings, followers: Mapping[str, EngineFollower], scorer: Scorer | None = None
+    ) -> None:
+        """``followers`` are looked up by engine name at each batch; ``scorer`` reads what comes without distributions.
+        Raises BadSetting for a hook that cannot be loaded, NothingReadsTokens."""
         self._store, self._followers, self._k = store, followers, settings.storage.top_k
-        self._redactor = Redactor(load_hook(settings.privacy.redact), tokenizer)
+        self._redactor = store.samples.redactor.load()
         self._recover = DraftPass(store, settings.attach.device)
         self._lock = threading.Lock()
         self.counts = IntakeCounters()
@@ -75,6 +74,10 @@ class Intake:
         follower = self._followers.get(batch.engine)
         if follower is None:
             raise UnknownSender(engine=batch.engine)
+        if batch.bad:
+            self.counts.bad.labels(batch.engine).inc(len(batch.bad))
+            log.warning("%s sent %d bad answers: %s", batch.engine, len(batch.bad), batch.bad[0],
+                        extra={"action": "bad_answers"})  # fmt: skip
         with self._lock:
             self._keep(batch, follower)
 
@@ -195,5 +198,5 @@ class LateScoring:
                 made = samples_of(*unread, self._k, self._recover, self._scorer)
                 assert made is not None
                 self._keep(engine, made)
-            except (OsdError, RuntimeError) as error:  # the latter: torch has no memory left
+            except Exception as error:  # whatever an answer holds, the next one is read
                 log.warning("an answer was not read: %s", error, extra={"action": "late_scoring_failed"})

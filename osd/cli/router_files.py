@@ -45,8 +45,8 @@ class TaughtExamples:
 def teach(here: CommandContext, examples: TaughtExamples, output: Output) -> None:
     """Give examples of a topic, so that routes can match it.
 
-    Examples are kept in the database as they are, until `osd router forget`: give none that must not be kept. Teaching
-    a known text under another topic moves it.
+    Examples are kept in the database as `privacy.redact` leaves them, until `osd router forget`: give none that must
+    not be kept. Teaching a known text under another topic moves it.
 
     Examples: `osd router teach sql "How many users signed up in May?"`, `osd router teach --file labelled.jsonl`
     """
@@ -64,6 +64,8 @@ def teach(here: CommandContext, examples: TaughtExamples, output: Output) -> Non
 
 def _taught_so_far(counts: Mapping[str, int]) -> str:
     """Summarise the topics taught so far, and what is still to be taught."""
+    if not counts:
+        return "No topic has an example."
     rarest = min(counts, key=lambda topic: counts[topic])
     found = f"{counted(len(counts), 'topic')}, {counted(sum(counts.values()), 'example')} in all."
     if counts[rarest] < ENOUGH:

@@ -24,7 +24,6 @@ from osd.recording.assemble import SampleAssembler
 from osd.recording.branches import BranchRecorder
 from osd.recording.extract import RecordedRound, gather, launch
 from osd.recording.queue import Buffer, RoundBatch
-from osd.recording.redaction import Redactor, load_hook
 from osd.recording.topk import Reducer
 from osd.recording.tracing import make_tracing
 from osd.recording.writer import StoreWriter
@@ -50,7 +49,7 @@ class Recorder:
 
         Raises BadSetting for a hook that cannot be loaded, and for traces without their library.
         """
-        self.redactor = Redactor(load_hook(settings.privacy.redact), tokenizer)
+        self.redactor = store.samples.redactor.load(lambda: tokenizer)
         self.store, self.worker, self.mode = store, worker, settings.serve.record
         self.reducer = Reducer(settings.storage.top_k, compiled=self.mode != "off")
         self.tracing = make_tracing(settings.trace, "osd-server")

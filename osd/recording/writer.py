@@ -18,6 +18,7 @@ from pathlib import Path
 from storage.errors import CannotDecrypt, DatabaseUnreachable, OsdError, PlaceUnreachable, StoreWriteFailed
 from storage.files.files import remove, seized, writing
 from storage.records import Outcome, RequestSamples, new_id
+from storage.replay.redaction import Redacted
 from storage.replay.spill import SAMPLES, Spill, Totals
 from storage.settings import Settings
 from storage.store import Store
@@ -58,7 +59,7 @@ class StoreWriter:
         """Monotonic time at which :meth:`catch_up` should be called; None where nothing waits."""
         return max(self._free_at, self._look_at) if self._waits else None
 
-    def keep(self, samples: Sequence[RequestSamples], outcomes: Sequence[Outcome]) -> None:
+    def keep(self, samples: Redacted, outcomes: Sequence[Outcome]) -> None:
         """Write to the store or onto the disk; count what neither takes."""
         if samples and not self._sent(lambda: self._add_samples(samples)):
             self._keep_samples(samples)
@@ -103,10 +104,10 @@ class StoreWriter:
         self.store.outcomes.add(totals.outcomes, totals.worker, totals.batch, self._known)
         self._known = []
 
-    def _keep_samples(self, samples: Sequence[RequestSamples]) -> None:
+    def _keep_samples(self, samples: Redacted) -> None:
         """Spill samples of tenants known to allow it; the store asks again when it takes them in."""
         allowed = self.store.samples.tenants.last_known({each.tenant for each in samples})
-        samples = [each for each in samples if each.tenant in allowed]
+        samples = Redacted(each for each in samples if each.tenant in allowed)
         if samples and self._spilled(lambda: self.spill.keep_samples(samples)):
             self.spilled += len(samples)
         else:

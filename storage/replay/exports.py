@@ -53,7 +53,7 @@ class ImportResult:
     requests: int
     positions: int
     known: int
-    """Requests not stored: known already, forgotten, or of a tenant that does not allow it."""
+    """Requests not stored: known already, forgotten, or not allowed by their tenant or the redaction hook."""
 
 
 def read_export(path: Path, cipher: Cipher | None = None) -> Iterator[list[RequestSamples]]:

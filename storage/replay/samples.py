@@ -23,6 +23,7 @@ from storage.records import RequestSamples
 from storage.replay import sample_index
 from storage.replay.exports import Exported, ImportResult, read_export, write_export
 from storage.replay.purge import Purged, Purger, sweep_segments
+from storage.replay.redaction import Redacted, Redactor
 from storage.replay.sample_index import ReplayStats, Waiting, routed_to
 from storage.replay.segment_files import NewSegment, SegmentFiles
 from storage.routes.route_names import under_present_names
@@ -53,6 +54,7 @@ class SampleStore:
         self._holdout = holdout
         self._privacy = privacy
         self.tenants = TenantLedger(db, privacy)
+        self.redactor = Redactor(privacy.redact)
 
     @property
     def folder(self) -> Path:
@@ -65,12 +67,14 @@ class SampleStore:
     def add(self, batch: Sequence[RequestSamples]) -> str | None:
         """Store a batch in one segment and return the segment's id; None when nothing was to be stored.
 
-        Requests of tenants that do not allow storing, and forgotten ones, are skipped. A request that is stored already
+        Requests are stored as the redaction hook leaves them; it has seen those in a ``Redacted`` batch. Requests of
+        tenants that do not allow storing, and forgotten ones, are skipped. A request that is stored already
         is left as it is, so a batch may be added again after an error; when all of it is, the id is that of the segment
         with the first. Raises BadInput, StoreError, StoreWriteFailed.
         """
         if not batch:
             raise BadInput(reason="An empty batch makes no segment.")
+        batch = self.redactor(batch)
         learnable = self.tenants.learnable({samples.tenant for samples in batch})
         batch = [samples for samples in batch if samples.tenant in learnable]
         if not batch:
@@ -208,17 +212,19 @@ class SampleStore:
         """
         for _ in read_export(path, self.files.cipher):
             pass
-        return self.add_counted(read_export(path, self.files.cipher))
+        return self.add_counted(map(Redacted, read_export(path, self.files.cipher)))
 
     def add_counted(self, batches: Iterable[list[RequestSamples]]) -> ImportResult:
         """Store batches and count what was not there before."""
         requests = positions = known = 0
-        for batch in batches:
+        for given in batches:
+            batch = self.redactor(given)
             ids = [each.request_id for each in batch]
             before = self.kept(ids)
-            self.add(batch)
+            if batch:
+                self.add(batch)
             fresh = self.kept(ids) - before
-            requests, known = requests + len(fresh), known + len(batch) - len(fresh)
+            requests, known = requests + len(fresh), known + len(given) - len(fresh)
             positions += sum(len(each) for each in batch if each.request_id in fresh)
         return ImportResult(requests, positions, known)
 

@@ -11,7 +11,7 @@ leaves the file, and reading it again changes nothing: samples are known by thei
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -21,8 +21,9 @@ from storage import records
 from storage.errors import BadExport, CannotDecrypt
 from storage.files.cipher import Cipher
 from storage.files.files import ASIDE, TemporaryPath, make_folder, remove, rename, seized, size_of, writing
-from storage.records import Outcome, RequestSamples
+from storage.records import Outcome
 from storage.replay import segments
+from storage.replay.redaction import Redacted
 
 SAMPLES, OUTCOMES, REFUSED = ".samples.parquet", ".outcomes.parquet", ".refused"
 WORKER_KEY = "osd.worker"
@@ -55,7 +56,7 @@ class Spill:
         """Return the files to be read back, oldest first."""
         return sorted(self._found(f"*{SAMPLES}") + self._found(f"*{OUTCOMES}"))
 
-    def keep_samples(self, batch: Sequence[RequestSamples]) -> bool:
+    def keep_samples(self, batch: Redacted) -> bool:
         """Write samples; False when there is no room. Raises BadInput, StoreWriteFailed."""
         return self._write(records.new_id() + SAMPLES, segments.encode(batch, self._cipher))
 
@@ -63,10 +64,10 @@ class Spill:
         """Write outcomes; False when there is no room. Raises StoreWriteFailed."""
         return self._write(totals.batch + OUTCOMES, _encode(totals, self._cipher))
 
-    def read_samples(self, path: Path) -> list[RequestSamples]:
+    def read_samples(self, path: Path) -> Redacted:
         """Read what :meth:`keep_samples` wrote. Raises CannotDecrypt, BadExport."""
         with _reading(path):
-            return segments.decode(path, self._cipher)
+            return Redacted(segments.decode(path, self._cipher))
 
     def read_outcomes(self, path: Path) -> Totals:
         """Read what :meth:`keep_outcomes` wrote. Raises CannotDecrypt, BadExport."""

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.errors import BadInput, UnknownTopic
+from storage.replay.redaction import Redactor
 from storage.routes.route_rows import GROUP, lock_routes, note
 from storage.sql.audit import AuditRow
 from storage.sql.database import Database
@@ -44,17 +45,18 @@ class TeachResult:
 class ExampleStore:
     """The taught examples of topics."""
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    def __init__(self, db: Database, redactor: Redactor) -> None:
+        self._db, self._redactor = db, redactor
 
     def teach(self, examples: Iterable[tuple[str, str]], who: str | None = None) -> TeachResult:
-        """Store (topic, text) pairs, all or none, with one line in the audit trail that has counts but no texts.
+        """Store (topic, text) pairs, as the redaction hook leaves them, all or none, with one line in the audit trail
+        that has counts but no texts.
 
         Raises BadInput for an empty or too long topic or text.
         """
         with self._db.session() as session:
             lock_routes(session)
-            return teach(session, examples, who)
+            return teach(session, examples, who, self._redactor)
 
     def preview(self, examples: Iterable[tuple[str, str]]) -> Pairs:
         """Return what :meth:`list` would return after teaching these, without teaching them.
@@ -62,7 +64,7 @@ class ExampleStore:
         Raises BadInput as :meth:`teach`.
         """
         topics = {text: topic for topic, text in self.list()}
-        topics.update((text, topic.strip()) for topic, text in map(_checked, examples))
+        topics.update((text, topic.strip()) for topic, text in _allowed(examples, self._redactor))
         return [(topic, text) for text, topic in topics.items()]
 
     def forget(self, topic: str, who: str | None = None) -> int:
@@ -97,9 +99,11 @@ class ExampleStore:
             return _counts(session)
 
 
-def teach(session: Session, examples: Iterable[tuple[str, str]], who: str | None) -> TeachResult:
+def teach(
+    session: Session, examples: Iterable[tuple[str, str]], who: str | None, redactor: Redactor
+) -> TeachResult:
     """Run :meth:`ExampleStore.teach` within a transaction that has locked the routes."""
-    wanted = {_hash(text): (topic.strip(), text) for topic, text in map(_checked, examples)}
+    wanted = {_hash(text): (topic.strip(), text) for topic, text in _allowed(examples, redactor)}
     taught = _keep(session, wanted)
     if taught.new or taught.moved:
         topics = sorted({topic for topic, _ in wanted.values()})
@@ -130,6 +134,12 @@ def _known(session: Session, digests: list[str]) -> Iterable[RouteExampleRow]:
 def _counts(session: Session) -> dict[str, int]:
     topic = RouteExampleRow.topic
     return {row[0]: row[1] for row in session.execute(select(topic, func.count()).group_by(topic).order_by(topic))}
+
+
+def _allowed(examples: Iterable[tuple[str, str]], redactor: Redactor) -> Pairs:
+    """Return the examples as the redaction hook leaves them, without those that it does not want kept."""
+    seen = [(topic, redactor.text(text)) for topic, text in map(_checked, examples)]
+    return [(topic, text) for topic, text in seen if text and text.strip()]
 
 
 def _checked(example: tuple[str, str]) -> tuple[str, str]:

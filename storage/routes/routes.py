@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from sqlalchemy.orm import Session
 
 from storage.records import DEFAULT_ROUTE, Route
+from storage.replay.redaction import Redactor
 from storage.routes import route_names, route_rows
 from storage.routes.examples import teach
 from storage.sql.audit import AuditEntry
@@ -44,8 +45,8 @@ class RoutePlan:
 class RouteTable:
     """The table of routes; ``default`` always exists."""
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    def __init__(self, db: Database, redactor: Redactor) -> None:
+        self._db, self._redactor = db, redactor
 
     # what there is
 
@@ -157,7 +158,7 @@ class RouteTable:
                 (route_rows.change if known else route_rows.add)(session, route, who)
             for tenant, name in pins.items():
                 route_rows.pin(session, tenant, name, who)
-            teach(session, examples, who)
+            teach(session, examples, who, self._redactor)
             if replace:
                 _remove_others({route.name for route in routes}, session, who)
             session.flush()

@@ -121,7 +121,7 @@ class PrivacySettings(Section):
     """Whether tenants that share also draft from one table of n-grams a route. It can be read: what is drafted and
     accepted was in somebody's answer. Without this each tenant has tables of its own, of its own requests."""
     redact: str | None = None
-    """A function that sees every request before anything of it is written, as `package.module:function` or the name of
+    """A function that sees every text before anything of it is written, as `package.module:function` or the name of
     an entry point of the group `osd.redact`. Where it fails, nothing is written."""
 
 

@@ -110,6 +110,9 @@ def _prompts(store: Store, draft: str, request_ids: Sequence[str]) -> list[str]:
     tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft, store.targets.newest())))
     if tokenizer is None:
         raise BadInput(reason=f"The draft {draft} has no tokenizer, so prompts cannot be read as text.")
+    store.samples.redactor.load(lambda: tokenizer)
     reader = PromptReader(tokenizer)
-    texts = (reader.text(s.tokens[: s.prompt_len].tolist()) for s in store.samples.read(request_ids))
+    found = store.samples.read(request_ids)
+    allowed = store.tenants.learnable({samples.tenant for samples in found})  # by now
+    texts = (reader.text(s.tokens[: s.prompt_len].tolist()) for s in found if s.tenant in allowed)
     return [text for text in texts if text]

@@ -91,7 +91,7 @@ class Refill:
     """Tables that have not learned from the recorded requests yet. One thread uses it."""
 
     def __init__(self, samples: SampleStore, vocabulary: int, target: str | None = None) -> None:
-        self._samples, self._vocabulary, self._target = samples, vocabulary, target
+        self.samples, self._vocabulary, self._target = samples, vocabulary, target
         self._todo: dict[Table, RefillState] = {}
 
     def begin(self, table: Table, route: str, tenant: str = "") -> None:
@@ -112,7 +112,7 @@ class Refill:
         for table, left in list(self._todo.items()):
             if left.ids is None:
                 whose: dict[str, Any] = {"routes": [left.route], "tenant": left.tenant or None}
-                left.ids = self._samples.recent(limit=MOST, target=self._target, **whose)
+                left.ids = self.samples.recent(limit=MOST, target=self._target, **whose)
             while left.ids and table.evicted <= left.full:
                 if stop():
                     return
@@ -122,7 +122,7 @@ class Refill:
 
     def _learn(self, table: Table, ids: list[str], tenant: str) -> None:
         try:
-            for request in usable_requests(self._samples, ids, self._vocabulary, tenant):
+            for request in usable_requests(self.samples, ids, self._vocabulary, tenant):
                 learn_output(table, request)
         except SegmentDamaged as error:
             log.warning("%s", error, extra={"action": "table_refill"})
@@ -216,9 +216,11 @@ class TableStore:
     def keep(self, route: str, table: Table, *, least: float = GROWN) -> bool:
         """Enter a version, if the table has learned enough since the last; return whether it did.
 
-        One that was born before something was forgotten, or has still to learn from recorded requests, is not entered.
-        Raises StoreError.
+        One that was born before something was forgotten, or has still to learn from recorded requests, is not entered,
+        nor any where a redaction hook says what may be written: it has not seen what tables count. Raises StoreError.
         """
+        if self.refill.samples.redactor.hook is not None:
+            return False
         draft, learned = self.draft(route), table.learned
         if learned <= least * self._kept.get(draft, 0) or table.born < self.forgotten.line or table in self.refill:
             return False

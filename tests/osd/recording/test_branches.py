@@ -13,9 +13,9 @@ import torch
 from osd.models.pair import Pair
 from osd.recording.branches import BranchRecorder
 from osd.recording.recorder import Recorder
-from osd.recording.redaction import Passage, Redactor
 from osd.recording.topk import reduce_plain
 from storage.records import Request, RequestSamples
+from storage.replay.redaction import Passage, Redactor
 from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store, open_store
@@ -149,7 +149,7 @@ def test_a_redaction_hook_sees_every_branch(pair: Pair, store: Store, settings: 
         return [*told[:-1], 0] if told == secret and told[-1] else told
 
     secret_is_hidden = secret[-1] != 0
-    (redacted,) = Redactor(hook)([samples])
+    (redacted,) = Redactor(hook, lambda: None)([samples])
     assert redacted.branches is not None and secret_is_hidden
     left = [text.tolist() for text in redacted.branches.texts(redacted.tokens)]
     assert left == [text for text in texts if text != secret]

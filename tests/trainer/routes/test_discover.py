@@ -87,6 +87,14 @@ def test_requests_that_were_forgotten_teach_nothing(found: Store) -> None:
     assert [route.name for route in found.routes.list()] == ["default"]
 
 
+def test_requests_of_tenants_that_no_longer_allow_it_teach_nothing(found: Store) -> None:
+    proposal = splits(found.proposals.list())[0]
+    found.tenants.allow("default", learn=False)
+    with pytest.raises(BadInput, match="no longer kept"):
+        apply(found, proposal.id)
+    assert found.examples.counts() == {}
+
+
 def test_what_is_declined_stays_so_and_what_is_found_anew_takes_the_old_ones_place(
     found: Store, settings: Settings
 ) -> None:

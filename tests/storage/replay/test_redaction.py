@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from osd.recording.recorder import Recorder
-from osd.recording.redaction import Passage, Redactor, load_hook, redacted
 from storage.errors import BadSetting
+from storage.replay.redaction import Passage, Redactor, load_hook, redacted
 from storage.settings import load_settings
 from storage.store import open_store
 from tests.storage.make import assert_same, samples, with_hidden
@@ -25,16 +25,20 @@ class Letters:
         return [chr(97 + token % 26) for (token,) in ids]
 
 
+def ids_alone() -> None:
+    """A target without a tokenizer."""
+
+
 def test_without_a_hook_everything_is_as_it_was():
     batch = [samples(0), samples(1)]
-    assert Redactor(None)(batch) is batch
+    assert Redactor(None)(batch) == batch
 
 
 def test_changed_tokens_take_their_positions_along():
     one = samples(0)
     tokens = one.tokens.copy()
     tokens[[0, 6]] = 7
-    (kept,) = Redactor(lambda passage: tokens.tolist())([one])
+    (kept,) = Redactor(lambda passage: tokens.tolist(), ids_alone)([one])
     assert kept.tokens.tolist() == tokens.tolist()
     assert kept.positions.tolist() == [5, 7], "position 6 named the token that was taken out"
     assert kept.topk_ids.tolist() == one.topk_ids[[0, 2]].tolist()
@@ -59,7 +63,7 @@ def test_a_pattern_over_the_text_blanks_every_token_that_it_touches():
 
 def test_the_hook_sees_the_text_and_may_refuse():
     seen = []
-    redactor = Redactor(lambda passage: seen.append(passage), Letters())
+    redactor = Redactor(lambda passage: seen.append(passage), Letters)
     assert redactor([samples(0, tenant="acme")]) == []
     assert (redactor.refused, redactor.failed) == (1, 0)
     assert (seen[0].tenant, seen[0].prompt_len, len(seen[0].pieces)) == ("acme", 5, 9)
@@ -67,7 +71,7 @@ def test_the_hook_sees_the_text_and_may_refuse():
 
 @pytest.mark.parametrize("answer", [[1, 2], "words", 5, [[1] * 9]])
 def test_a_hook_that_answers_something_else_writes_nothing(answer):
-    redactor = Redactor(lambda passage: answer)
+    redactor = Redactor(lambda passage: answer, ids_alone)
     assert redactor([samples(0)]) == []
     assert redactor.failed == 1
 

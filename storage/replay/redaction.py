@@ -1,4 +1,4 @@
-"""The hook that sees every request before anything of it is written.
+"""The hook that sees every text before anything of it is written. The store's own writers ask it, whoever calls them.
 
 A hook takes a :class:`Passage` and answers token ids, as many as there were, or None: do not keep this one. Positions
 whose token it changed are dropped with the target's distribution there, for that names the token. What follows later
@@ -14,19 +14,21 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import BadSetting
-from storage.records import RequestSamples
+from storage.errors import BadInput, BadSetting
+from storage.records import DEFAULT_ROUTE, DEFAULT_TENANT, RequestSamples
 
 log = logging.getLogger(__name__)
 
 GROUP = "osd.redact"
 Ints = npt.NDArray[np.int32]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +56,87 @@ class Passage:
 Hook = Callable[[Passage], Sequence[int] | None]
 
 
+class Redacted(list[RequestSamples]):
+    """Requests that the hook has seen: those that a redactor returns, and old ones that come back."""
+
+
+class NothingReadsTokens(BadInput):
+    """privacy.redact is set, and its hook is shown text: name the target whose tokenizer it is by (serve.target)."""
+
+
+def _no_tokenizer() -> Any:
+    raise NothingReadsTokens
+
+
 class Redactor:
-    """Runs a hook over requests, and applies what it answers."""
+    """Runs a hook over texts, and applies what it answers."""
 
-    def __init__(self, hook: Hook | None, tokenizer: Any = None) -> None:
-        self._hook = hook
-        self._tokenizer = tokenizer
+    def __init__(self, hook: Hook | str | None, find_tokenizer: Callable[[], Any] = _no_tokenizer) -> None:
+        """``hook``: it, or what ``privacy.redact`` says. ``find_tokenizer`` is called once there is something to read;
+        where it returns None, the hook is shown ids alone."""
+        self._given, self.find_tokenizer = hook, find_tokenizer
         self.refused = 0
-        """Requests that the hook did not want kept."""
+        """Texts that the hook did not want kept."""
         self.failed = 0
-        """Requests that were not kept because the hook failed."""
+        """Texts that were not kept because the hook failed."""
 
-    def __call__(self, batch: list[RequestSamples]) -> list[RequestSamples]:
-        """Return the samples that may be written."""
-        return batch if self._hook is None else [kept for one in batch if (kept := self._seen(one)) is not None]
+    def load(self, find_tokenizer: Callable[[], Any] | None = None) -> Redactor:
+        """Load the hook and its tokenizer now; ``find_tokenizer`` as of the constructor. Raises BadSetting,
+        NothingReadsTokens."""
+        self.find_tokenizer = find_tokenizer or self.find_tokenizer
+        if self.hook is not None:
+            self._tokenizer = self.find_tokenizer()
+        return self
 
-    def _seen(self, samples: RequestSamples) -> RequestSamples | None:
+    @cached_property
+    def hook(self) -> Hook | None:
+        """The hook. Raises BadSetting."""
+        return load_hook(self._given) if isinstance(self._given, str) else self._given
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return self.find_tokenizer()
+
+    def __call__(self, batch: Sequence[RequestSamples]) -> Redacted:
+        """Return the samples that may be written, as they may be. Raises NothingReadsTokens."""
+        if isinstance(batch, Redacted):
+            return batch
+        if self.hook is None:
+            return Redacted(batch)
+        return Redacted(kept for one in batch if (kept := self._guarded(self._seen, one)) is not None)
+
+    def text(self, text: str) -> str | None:
+        """Return a text that is no request's as it may be written; None where it may not. The hook sees it as a prompt
+        of the default tenant. Raises NothingReadsTokens."""
+        if self.hook is not None and self._tokenizer is None:
+            raise NothingReadsTokens
+        return text if self.hook is None else self._guarded(self._seen_text, text)
+
+    def _guarded(self, see: Callable[[T], T | None], given: T) -> T | None:
         try:
-            answer = self._asked(samples, samples.tokens)
-            if answer is None:
+            if (kept := see(given)) is None:
                 self.refused += 1
-                return None
-            return redacted(self._with_allowed_branches(samples), answer)
+            return kept
+        except NothingReadsTokens:
+            raise
         except Exception as error:  # whatever a hook raises: its message may hold what must not be told
             self.failed += 1
-            log.error("a request was not kept: the redaction hook failed (%s)", type(error).__name__,
+            log.error("a text was not kept: the redaction hook failed (%s)", type(error).__name__,
                       extra={"action": "redaction_failed"})  # fmt: skip
             return None
+
+    def _seen(self, samples: RequestSamples) -> RequestSamples | None:
+        answer = self._asked(samples, samples.tokens)
+        return None if answer is None else redacted(self._with_allowed_branches(samples), answer)
+
+    def _seen_text(self, text: str) -> str | None:
+        tokens = np.array(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
+        answer = self._ask(tokens, len(tokens), DEFAULT_TENANT, DEFAULT_ROUTE)
+        if answer is None:
+            return None
+        if len(answer) != len(tokens):
+            raise ValueError(f"a hook answers {len(tokens)} tokens or None, not {len(answer)}")
+        return text if tuple(answer) == tuple(tokens.tolist()) else str(self._tokenizer.decode(answer))
 
     def _with_allowed_branches(self, samples: RequestSamples) -> RequestSamples:
         """Return the request without the branches that the hook would change, or not keep, as a text of their own."""
@@ -91,12 +147,12 @@ class Redactor:
         return replace(samples, branches=samples.branches.where(np.array(allowed)))
 
     def _asked(self, samples: RequestSamples, text: Ints) -> Sequence[int] | None:
-        return self._hook(self._passage(samples, text))  # type: ignore[misc]
+        return self._ask(text, samples.prompt_len, samples.tenant, samples.route)
 
-    def _passage(self, samples: RequestSamples, text: Ints) -> Passage:
+    def _ask(self, text: Ints, prompt_len: int, tenant: str, route: str) -> Sequence[int] | None:
         tokens = tuple(text.tolist())
         pieces = () if self._tokenizer is None else tuple(self._tokenizer.batch_decode([[token] for token in tokens]))
-        return Passage(tokens, pieces, samples.prompt_len, samples.tenant, samples.route)
+        return self.hook(Passage(tokens, pieces, prompt_len, tenant, route))  # type: ignore[misc]
 
 
 def redacted(samples: RequestSamples, answer: Sequence[int]) -> RequestSamples:
@@ -113,10 +169,8 @@ def redacted(samples: RequestSamples, answer: Sequence[int]) -> RequestSamples:
     return replace(samples, tokens=tokens, acceptance=chances, hidden_states=states, **kept)
 
 
-def load_hook(name: str | None) -> Hook | None:
+def load_hook(name: str) -> Hook:
     """Load the hook that ``privacy.redact`` names. Raises BadSetting."""
-    if name is None:
-        return None
     try:
         found = [point for point in entry_points(group=GROUP) if point.name == name]
         module, _, attribute = name.partition(":")
