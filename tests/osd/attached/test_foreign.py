@@ -20,7 +20,7 @@ from osd.attached.samples import HarvestBatch, HarvestedAnswer
 from osd.attached.sglang import SglangEngine
 from osd.attached.vllm.engine import VllmEngine
 from osd.attached.vllm.stock import StockVllm
-from osd.server.upstream.tally import StreamTally, counts_in
+from osd.server.upstream.tally import StreamTally, UsageCounts, counts_in, parsed
 from storage.errors import OsdError
 from tests.osd.attached.conftest import Attached, Running, ask
 from tests.osd.attached.test_attach import post
@@ -153,7 +153,7 @@ def test_tokens_are_counted_of_whatever_passes(said: bytes, cuts: list[int]) -> 
     body = b"data: {}\n\n" + b'data: {"usage": ' + said + b"}\n\n" + b"data: [DONE]\n\n"
     for hides in (False, True):
         tally, places = StreamTally(hides_usage=hides), sorted({0, *cuts, len(body)})
-        out = b"".join(tally.push(body[a:b]) for a, b in pairwise(places)) + tally.rest()
+        out = b"".join(tally.push(body[a:b]) for a, b in pairwise(places))
         assert hides or out == body
-        tally.counts()
-    counts_in(said)
+        assert tally.ended and (tally.counts() is None or isinstance(tally.counts(), UsageCounts))
+    counts_in(parsed(said))
