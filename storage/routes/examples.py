@@ -99,9 +99,7 @@ class ExampleStore:
             return _counts(session)
 
 
-def teach(
-    session: Session, examples: Iterable[tuple[str, str]], who: str | None, redactor: Redactor
-) -> TeachResult:
+def teach(session: Session, examples: Iterable[tuple[str, str]], who: str | None, redactor: Redactor) -> TeachResult:
     """Run :meth:`ExampleStore.teach` within a transaction that has locked the routes."""
     wanted = {_hash(text): (topic.strip(), text) for topic, text in _allowed(examples, redactor)}
     taught = _keep(session, wanted)
