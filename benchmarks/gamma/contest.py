@@ -215,7 +215,7 @@ class Contest:
     def lodger(self, setting: GammaSetting, entrant: Entrant) -> Lodger:
         """A new lodger."""
         costs, engine = CountedCosts(self.costs, setting.batch), self.engine(setting)
-        engine.costs = costs
+        engine.pool.costs = costs
         engine.probe()
         make = maker_of(self._settings, entrant.name, entrant.gamma, self.plan.deepest(self._settings))
         return Lodger(costs, Timed(make(costs)))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 import typer
 from rich.console import Console
 
@@ -26,6 +23,7 @@ def demo(here: CommandContext, options: DemoOptions, output: Output) -> None:
 
     Example: `osd demo --requests 100 --domain sql --domain finnish`
     """
+    from osd.bench.harness.plan import new_folder
     from osd.demo.runner.run import last_line, run_demo
 
     settings, console = here.settings, Console(stderr=output.as_json)
@@ -47,8 +45,3 @@ def dashboard_port(settings: Settings, options: DemoOptions) -> int | None:
             raise BadInput(reason="--port is the dashboard's: give --serve with it.")
         return None
     return settings.server.admin_port if options.port is None else options.port
-
-
-def new_folder(name: str) -> Path:
-    """Return the path ``out/<name>-<date>-<time>``."""
-    return Path("out") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -117,10 +117,6 @@ class Engine:
         """Cost model of drafting with the first draft and of verifying; ``of`` gives those of the other drafts."""
         return self.pool.costs
 
-    @costs.setter
-    def costs(self, costs: CostModel) -> None:
-        self.pool.costs = costs
-
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
