@@ -188,16 +188,13 @@ def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
 
     Raises BadInput where its folder cannot be seen from here.
     """
-    from storage.errors import UnknownDraft
     from storage.records import Route
 
-    try:
-        store.versions.current(draft, facts.digest)
-    except UnknownDraft:
+    if store.versions.find(draft, facts.digest) is None:
         folder = Path(facts.draft)
         if not folder.is_dir():
             reason = f"{facts.draft}, the draft that {facts.name} serves, is no folder that this machine sees"
-            raise BadInput(reason=f"{reason}; add it by running this where it is, or from a shared folder.") from None
+            raise BadInput(reason=f"{reason}; add it by running this where it is, or from a shared folder.")
         store.versions.register_root(draft, folder, target=facts.digest)
     if not any(draft in route.drafts for route in store.routes.list()):
         store.routes.add(Route(draft, draft))

@@ -15,7 +15,7 @@ from osd.cli.context import CommandContext
 from osd.cli.options import Confirmation, Model, Name
 from osd.cli.out import Output, count, counted, note
 from osd.cli.replay import app
-from storage.errors import BadInput, BadPromptFile, ModelNotLoaded, UnknownDraft
+from storage.errors import BadInput, BadPromptFile, ModelNotLoaded
 from storage.records import DEFAULT_ROUTE, Route
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def begin_draft(store: Store, target: LoadedModel, reading: ReadingOptions, defa
     if route not in routes and draft is None:
         store.routes.get(route)  # says which there are
     name = routes.get(route, route)
-    if draft is None and not _has_line(store, name, target):
+    if draft is None and store.versions.find(name, target.digest) is None:
         if default is None:
             reason = f"The store has no draft for the route {route} and this target yet; name the model that is to"
             raise BadInput(reason=f"{reason} learn with --draft, or serve.draft in osd.toml.")
@@ -144,14 +144,6 @@ def begin_draft(store: Store, target: LoadedModel, reading: ReadingOptions, defa
     if route not in routes:
         store.routes.add(Route(route, name))
     return store.versions.current(name, target.digest)
-
-
-def _has_line(store: Store, draft: str, target: LoadedModel) -> bool:
-    try:
-        store.versions.current(draft, target.digest)
-    except UnknownDraft:
-        return False
-    return True
 
 
 def fitting_folder(draft: str, target: LoadedModel) -> Path:

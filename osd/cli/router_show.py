@@ -113,13 +113,9 @@ def describe(store: Store, route: Route) -> dict[str, Any]:
 
 def draft_row(store: Store, route: Route, draft: str) -> dict[str, Any]:
     """Return one draft of a route, with its statistics there."""
-    from storage.errors import UnknownDraft
-
     did = store.outcomes.acceptance(route=route.name, draft=draft)
     facts = {"draft": draft, "requests": did[0].requests if did else 0, "alpha": did[0].alpha if did else None}
-    try:
-        version = store.versions.current(draft)
-    except UnknownDraft:  # the default draft before its first server
+    if (version := store.versions.find(draft)) is None:  # the default draft before its first server
         return facts | {"version": None, "kind": None, "options": {}}
     return facts | {"version": version.id, "kind": version.kind, "options": store.versions.options(draft)}
 

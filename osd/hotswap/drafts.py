@@ -14,7 +14,6 @@ from osd.drafters.residency import LoadedVersion
 from osd.hotswap.canary import CanaryFollower
 from osd.hotswap.loader import Loader
 from osd.models.pair import Pair, row_length
-from storage.errors import UnknownDraft
 from storage.records import DraftVersion
 from storage.settings import Settings
 from storage.store import Store
@@ -81,10 +80,7 @@ class Swap(CanaryFollower[LoadedVersion]):
                 fork(self.store.versions, name, self.root.id)
 
     def _current(self, name: str) -> DraftVersion | None:
-        try:
-            return self.store.versions.current(name, self.target)
-        except UnknownDraft:
-            return None
+        return self.store.versions.find(name, self.target)
 
     def _poll(self) -> None:
         routed = frozenset(name for route in self.store.routes.list() for name in route.drafts)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from osd.models.sanity_check import NO_MEMORY
-from storage.errors import OsdError, PairError, StoreError, UnknownDraft, WeightsDamaged
+from storage.errors import OsdError, PairError, StoreError, WeightsDamaged
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.store import Store
@@ -112,10 +112,7 @@ class Follower(Generic[T]):
         return self._current(name)
 
     def _current(self, name: str) -> DraftVersion | None:
-        try:
-            return self.store.versions.current(name)
-        except UnknownDraft:
-            return None
+        return self.store.versions.find(name)
 
     def _tell(self, name: str, wanted: DraftVersion) -> None:
         """Note in the store what serves here: when it changed, and when it became current a second time, which it

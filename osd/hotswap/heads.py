@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from osd.hotswap.follower import Follower
 from osd.models.acceptance_head import HeadPass, load_head, require_fit, require_lineage
 from osd.models.pair import Pair
-from storage.errors import HeadNotLoaded, UnknownDraft, WeightsDamaged
+from storage.errors import HeadNotLoaded, WeightsDamaged
 from storage.names import draft_of, draft_of_head, head_of
 from storage.records import DraftVersion
 from storage.settings import Settings
@@ -42,19 +42,13 @@ class HeadSwap(Follower[LoadedHead]):
 
     def names(self) -> Sequence[str]:
         """Return the names of the heads of all drafts in memory, that of the first before the others."""
-        lines = [self._line(draft) for draft in self._others() if draft != self._draft]
-        return [self.name, *(head_of(line) for line in lines if line)]
+        found = [self.store.versions.find(draft, self._target) for draft in self._others() if draft != self._draft]
+        return [self.name, *(head_of(version.draft) for version in found if version)]
 
     def leave(self, draft: str) -> None:
         """Stop following the head of a draft that has left memory."""
         for name in [name for name in self.serving if name != self.name and _draft(name) == draft]:
             del self.serving[name]
-
-    def _line(self, draft: str) -> str | None:
-        try:
-            return self.store.versions.current(draft, self._target).draft
-        except UnknownDraft:
-            return None
 
     def _serves(self, before: DraftVersion) -> bool:
         """Return whether a version may serve: an untrained head predicts nothing, unless the settings named it."""

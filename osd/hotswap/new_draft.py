@@ -17,7 +17,7 @@ from osd.models.pair import load_model
 from osd.models.sanity_check import TOKENS, require_same
 from osd.models.small_draft import cut
 from osd.models.weights import read_weights, write_full
-from storage.errors import BadInput, UnknownDraft
+from storage.errors import BadInput
 from storage.files.files import writing
 from storage.records import DraftVersion
 from storage.sql.ledger import require_name
@@ -70,13 +70,6 @@ def _read(store: Store, draft: str, target: str) -> tuple[PreTrainedModel, str, 
     module = read_weights(target, "auto")
     digest, folder = model_digest(target), local_folder(target)
     assert digest and folder  # it was just read
-    if taken := _current(store, draft, digest):
+    if taken := store.versions.find(draft, digest):
         raise BadInput(reason=f"The draft {draft} has a number 0 for this target ({taken.id}); give another name.")
     return module, digest, folder
-
-
-def _current(store: Store, draft: str, target: str) -> DraftVersion | None:
-    try:
-        return store.versions.current(draft, target)
-    except UnknownDraft:
-        return None

@@ -18,7 +18,7 @@ from osd.kernels.host import usable_cores, without_collecting
 from osd.models.needs_draft import MODEL_DRAFTERS, UNIVERSAL
 from osd.server.process.listen import Place, Ports, check_address, is_local, listen, reserve
 from storage.distribution import install_extra
-from storage.errors import BadSetting, UnknownDraft
+from storage.errors import BadSetting
 from storage.settings import ServeSettings, Settings
 from storage.sql.audit import act
 
@@ -98,9 +98,7 @@ def draft_in_store(names: PairNames, store: Store) -> PairNames:
 
     if not names.draft or Path(names.draft).exists() or (target := model_digest(names.target)) is None:
         return names
-    try:
-        version = store.versions.current(names.draft, target)
-    except UnknownDraft:
+    if (version := store.versions.find(names.draft, target)) is None:
         return names
     return replace(names, draft=str(store.versions.folder(store.versions.lineage(version.id)[-1])))
 

@@ -53,11 +53,17 @@ class VersionLedger:
     def current(self, draft: str, target: str | None = None) -> DraftVersion:
         """Return the version that servers should draft with, of a draft's line for ``target``; without one, of the line
         of that name. Raises UnknownDraft for one without weights."""
+        if (found := self.find(draft, target)) is not None:
+            return found
+        with self._db.session(read_only=True) as session:
+            raise UnknownDraft(draft=draft, known=known_drafts(session))
+
+    def find(self, draft: str, target: str | None = None) -> DraftVersion | None:
+        """Return what :meth:`current` does; None for a draft without weights."""
         with self._db.session(read_only=True) as session:
             row = line_of(session, draft, target)
-            if row is None or row.current_version is None:
-                raise UnknownDraft(draft=draft, known=known_drafts(session))
-            return to_record(get_row(session, row.current_version))
+            found = None if row is None or row.current_version is None else get_row(session, row.current_version)
+            return None if found is None else to_record(found)
 
     def lines(self, drafts: Iterable[str]) -> Names:
         """Return the lines of these drafts that have weights and are about a target, by name."""

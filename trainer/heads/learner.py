@@ -30,7 +30,7 @@ from torch import nn
 
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig, load_head, save_head
 from osd.models.pair import choose_device
-from storage.errors import HeadNotLoaded, StoreError, UnknownDraft, WeightsDamaged
+from storage.errors import HeadNotLoaded, StoreError, WeightsDamaged
 from storage.names import head_of
 from storage.records import DraftVersion, RequestSamples, TrainingRun
 from storage.runs import TAKEN_UNTIL
@@ -69,11 +69,7 @@ class HeadLearner:
         return self._store.runs.claim_beside(head_of(self._draft), self._draft, holder, terms)
 
     def _exists(self) -> bool:
-        try:
-            self._store.versions.current(head_of(self._draft))
-        except UnknownDraft:
-            return False
-        return True
+        return self._store.versions.find(head_of(self._draft)) is not None
 
     def _make_root(self) -> bool:
         """Create number 0 if there are requests to take the mean of; return whether there is one."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from router.clusters import LEAST, Vectors, vectors_of
-from storage.errors import BadInput, UnknownDraft
+from storage.errors import BadInput
 from storage.names import draft_of
 from storage.records import DraftVersion, RequestSamples
 from storage.settings import GateSettings
@@ -64,11 +64,8 @@ def _currents(store: Store, drafts: Sequence[str] | None) -> list[DraftVersion]:
         return [store.versions.current(draft, store.targets.newest()) for draft in drafts]
     found = []
     for draft in sorted({draft for route in store.routes.list() for draft in route.drafts}):
-        try:
-            version = store.versions.current(draft, store.targets.newest())
-        except UnknownDraft:
-            continue
-        if version.kind not in FEATURE_KINDS:  # those need the target to be compared
+        version = store.versions.find(draft, store.targets.newest())
+        if version and version.kind not in FEATURE_KINDS:  # those need the target to be compared
             found.append(version)
     return found
 

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from router.topic import features_of
-from storage.errors import OsdError, UnknownDraft
+from storage.errors import OsdError
 from storage.routes.examples import Features
 from storage.store import Store
 
@@ -107,9 +107,7 @@ class TopicBackground:
     def _newest_of(self, draft: str, most: int) -> dict[str, Features]:
         from osd.models.vocabulary import load_tokenizer  # takes seconds
 
-        try:
-            version = self._store.versions.current(draft, self._store.targets.newest())
-        except UnknownDraft:
+        if (version := self._store.versions.find(draft, self._store.targets.newest())) is None:
             return {}  # no server has given it weights yet
         tokenizer = load_tokenizer(self._store.versions.folder(version))
         ids = self._store.samples.recent(draft, limit=most) if tokenizer is not None else []

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from osd.drafters.ngram import BadTable, OtherTokenizer
 from osd.drafters.ngram.cells import WIDEST
 from osd.drafters.ngram.table import Lists, Table, TableSettings, table_from
-from storage.errors import BadInput, ModelFileDamaged, UnknownDraft
+from storage.errors import BadInput, ModelFileDamaged
 from storage.files.files import TemporaryPath, writing
 from storage.records import DraftVersion, new_id
 from storage.sql.forgotten import TABLE_KIND
@@ -76,9 +76,7 @@ def keep_table(
     where something was forgotten after it had begun, StoreError, BadInput for a name that cannot be a folder's.
     """
     facts = {"kind": TABLE_KIND, "learned": table.learned}
-    try:
-        parent = versions.current(draft, target)
-    except UnknownDraft:
+    if (parent := versions.find(draft, target)) is None:
         require_name(draft)
         with TemporaryPath(versions.weights_folder / draft, new_id(), folder=True) as made:  # a sweep finds it
             write_table(made.path, table, tokenizer)

@@ -21,7 +21,7 @@ from osd.drafters.ngram.cells import LARGEST_TOKEN
 from osd.drafters.ngram.files import keep_table, load_table, read_facts, require_tokenizer, vocabulary_digest
 from osd.drafters.ngram.table import Table, TableSettings
 from osd.models.pair import Pair
-from storage.errors import ForgottenSince, OsdError, PairError, SegmentDamaged, UnknownDraft, WeightsDamaged
+from storage.errors import ForgottenSince, OsdError, PairError, SegmentDamaged, WeightsDamaged
 from storage.forget import Forgetter
 from storage.records import DEFAULT_ROUTE, DraftVersion, RequestSamples
 from storage.replay.samples import SampleStore
@@ -233,11 +233,8 @@ class TableStore:
         return True
 
     def _current(self, draft: str) -> DraftVersion | None:
-        try:
-            version = self.versions.current(draft, self.target)
-        except UnknownDraft:
-            return None
-        return version if version.kind == TABLE_KIND else None
+        version = self.versions.find(draft, self.target)
+        return version if version and version.kind == TABLE_KIND else None
 
     def _sound(self, folder: Path, version: DraftVersion | None) -> Table | None:
         try:
