@@ -12,14 +12,15 @@ code is there, or where that fails, the plain code must do."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -107,25 +108,39 @@ PATIENCE = 300.0
 
 def apart(function: Any, call: str) -> None:
     """Have another process make the ``call`` ``module:name``, which compiles, if no code of ``function`` is cached
-    here.
+    here. Of processes that ask at once one has it compiled, and the others wait.
 
     Where that fails, nothing is cached afterwards, as before.
     """
     if INSIDE in os.environ or is_kept(function):
         return
-    module, name = call.split(":")
+    with suppress(OSError, subprocess.SubprocessError), one_at_a_time(function):
+        if not is_kept(function):
+            _compile(*call.split(":"))
+
+
+@contextmanager
+def one_at_a_time(function: Any) -> Iterator[None]:
+    """Hold the lock on the folder that the function's code is cached in. It ends with this process at the latest."""
+    folder = Path(function._cache.cache_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "compiling.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(module: str, name: str) -> None:
     command = [sys.executable, "-P", "-c", f"import {module} as module; module.{name}()"]
-    with suppress(OSError, subprocess.SubprocessError):
-        process = subprocess.Popen(
-            command, env=os.environ | {INSIDE: "1"},
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        with suppress(AttributeError, OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, 19)
-        try:
-            process.wait(PATIENCE)
-        finally:
-            process.kill()
+    process = subprocess.Popen(
+        command, env=os.environ | {INSIDE: "1"},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    with suppress(AttributeError, OSError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, 19)
+    try:
+        process.wait(PATIENCE)
+    finally:
+        process.kill()
 
 
 def is_kept(function: Any) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from osd.kernels import llama
-from osd.kernels.code_cache import INSIDE, apart, is_kept
+from osd.kernels.code_cache import INSIDE, apart, is_kept, one_at_a_time
 
 SCRIPT = """
 import sys
@@ -64,3 +65,18 @@ def test_a_process_that_fails_leaves_things_as_they_were(monkeypatch: pytest.Mon
     apart(llama.look_back, "osd.kernels.host:nothing_of_the_kind")
     monkeypatch.setattr(sys, "executable", "/nowhere")
     apart(llama.look_back, "osd.models.llama_forward_compiled:compile_parts")
+
+
+def test_of_processes_that_start_at_once_one_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one waits for another's lock, and then finds the code."""
+    found = iter([False, True])
+    monkeypatch.setattr("osd.kernels.code_cache.is_kept", lambda function: next(found))
+    monkeypatch.delenv(INSIDE, raising=False)
+    monkeypatch.setattr(subprocess, "Popen", None)  # asking for a process would fail
+    waiting = threading.Thread(target=apart, args=(llama.look_back, "osd.kernels.host:nothing_of_the_kind"))
+    with one_at_a_time(llama.look_back):
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+    waiting.join(60)
+    assert not waiting.is_alive()
