@@ -15,7 +15,7 @@ from sqlalchemy import delete, or_, select, update
 from storage import records
 from storage.errors import BadInput, UnknownDraft, UnknownEngine
 from storage.sql import audit
-from storage.sql.database import Database, clock, has_ended
+from storage.sql.database import Repository, clock, has_ended
 from storage.sql.drivers import plain
 from storage.sql.ledger import known_drafts
 from storage.sql.tables import DraftRow, EngineRow, ServerRow, record_of
@@ -37,11 +37,8 @@ class AttachedEngine:
     lease_until: float = 0.0
 
 
-class EngineRegistry:
+class EngineRegistry(Repository):
     """The registry of attached engines; every change by a person is recorded in the audit trail."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
 
     def add(self, name: str, url: str, draft: str, facts: Mapping[str, Any], who: str | None = None) -> AttachedEngine:
         """Add an engine, or change where it is reached and what it serves. Raises UnknownDraft, and BadInput for a URL

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from storage.errors import BadInput, UnknownKey
 from storage.records import EVERYBODY, now
 from storage.sql import audit
-from storage.sql.database import Database
+from storage.sql.database import Repository
 from storage.sql.tables import Base, Ids, record_of
 
 PREFIX = "osd-"
@@ -79,11 +79,8 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class KeyLedger:
+class KeyLedger(Repository):
     """The store's API keys; every change is recorded in the audit trail."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
 
     def create(
         self,

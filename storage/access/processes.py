@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, object_session
 from storage import records
 from storage.errors import UnknownServer, UnknownTrainer, WrongState
 from storage.sql import audit
-from storage.sql.database import Database, ahead, clock, has_ended
+from storage.sql.database import Repository, ahead, clock, has_ended
 from storage.sql.drivers import plain
 from storage.sql.tables import ServerRow, ServingRow, TrainerRow, record_of
 
@@ -116,13 +116,10 @@ class Trainer:
 P = TypeVar("P", ServingProcess, Trainer)
 
 
-class ProcessRegistry(Generic[P]):
+class ProcessRegistry(Repository, Generic[P]):
     """The processes of one kind: what their rows are, and how they live and end."""
 
     row: ClassVar[Any]
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
 
     def list(self) -> list[P]:
         """Return every process, gone ones included, oldest first."""

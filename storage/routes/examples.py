@@ -21,7 +21,7 @@ from storage.errors import BadInput, UnknownTopic
 from storage.replay.redaction import Redactor
 from storage.routes.route_rows import GROUP, lock_routes, note
 from storage.sql.audit import AuditRow
-from storage.sql.database import Database
+from storage.sql.database import Database, Repository
 from storage.sql.tables import RouteBackgroundRow, RouteExampleRow
 
 TOPIC_LENGTH = 200
@@ -159,11 +159,8 @@ Features = npt.NDArray[np.int64]
 ACTION = "background"
 
 
-class BackgroundStore:
+class BackgroundStore(Repository):
     """Features of prompts that stand for what belongs to no topic."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
 
     def replace(self, features: Mapping[str, Features], who: str | None = None) -> None:
         """Keep these, (n,) hashed features by request id, in place of all others, with a line in the audit trail."""

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.errors import UnknownProposal, WrongState
-from storage.sql.database import Database
+from storage.sql.database import Repository
 from storage.sql.drivers import plain
 from storage.sql.tables import RouteProposalRow, record_of
 
@@ -49,11 +49,8 @@ class RouteProposal:
 Proposals = list[RouteProposal]
 
 
-class ProposalLedger:
+class ProposalLedger(Repository):
     """The store of proposals."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
 
     def add(self, kind: ProposalKind, facts: Mapping[str, Any]) -> RouteProposal:
         """Enter an OPEN proposal."""

@@ -19,7 +19,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from storage import records
-from storage.sql.database import Database
+from storage.sql.database import Repository
 from storage.sql.drivers import plain
 from storage.sql.tables import Base, Facts, record_of
 
@@ -135,11 +135,8 @@ def history(
     return [record_of(AuditEntry, row) for row in session.scalars(query)]
 
 
-class AuditTrail:
+class AuditTrail(Repository):
     """The trail, for what is not a transaction of the store's own."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
 
     def note(
         self, action: str, subject: str | None, after: Mapping[str, Any], before: Mapping[str, Any] | None = None

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from storage import records
-from storage.errors import StoreWriteFailed
+from storage.files.files import writing
 from storage.sql import schema
 from storage.sql.drivers import DRIVER_ERRORS, make_engine, parse_url, show_url, sqlite_file, translate
 
@@ -108,10 +108,15 @@ class Database:
     def _make_folder(self) -> None:
         if (file := sqlite_file(self._url)) is None:
             return
-        try:
+        with writing(file.parent):
             file.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreWriteFailed(path=file.parent, reason=error.strerror or str(error)) from error
+
+
+class Repository:
+    """A part of the store that keeps its rows in the database."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
 
 def upgrade(url: str) -> tuple[str | None, str | None]:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.records import RunState
-from storage.sql.database import Database, changed_rows, chunks
+from storage.sql.database import Repository, changed_rows, chunks
 from storage.sql.tables import RunRow, SampleRow
 
 FAILURES = 3
@@ -74,11 +74,8 @@ def half_of_a_group(
     return found[: (len(found) + 1) // 2][:limit]
 
 
-class SuspectList:
+class SuspectList(Repository):
     """The requests that were set aside."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
 
     def set_aside_segment(self, segment_id: str, reason: str) -> int:
         """Set a segment's unreadable requests aside, from training and judging; return how many."""

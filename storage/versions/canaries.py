@@ -26,7 +26,7 @@ from storage import records
 from storage.access.processes import servers
 from storage.errors import UnknownDraft
 from storage.records import DraftVersion, VersionState
-from storage.sql.database import Database
+from storage.sql.database import Repository
 from storage.sql.drivers import plain
 from storage.sql.ledger import get_row, known_drafts, lock_draft, to_record
 from storage.sql.tables import CanaryRow, DraftRow, VersionRow, record_of
@@ -83,11 +83,8 @@ def chosen(version: str, workers: Sequence[str]) -> str | None:
     return min(workers, key=lambda name: sha256(f"{version} {name}".encode()).digest(), default=None)
 
 
-class CanaryLedger:
+class CanaryLedger(Repository):
     """The ledger of canaries and the servers that serve them. Rows change with the draft locked."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
 
     def stage(self, draft: str, worker: str) -> CanaryStage:
         """Return what a server should serve for a draft. Raises UnknownDraft for one without weights."""

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from storage import records
 from storage.errors import NotFound
 from storage.names import LINE, draft_of, line_name
-from storage.sql.database import Database, changed_rows
+from storage.sql.database import Repository, changed_rows
 from storage.sql.drivers import insert_for
 from storage.sql.tables import DraftRow, SampleRow, TargetRow, VersionRow
 
@@ -42,11 +42,8 @@ class Adopted:
     """Drafts that stay set aside, because their line for this target has learned by now."""
 
 
-class TargetLedger:
+class TargetLedger(Repository):
     """The targets that served with this store."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
 
     def arrive(self, digest: str, name: str) -> list[str]:
         """Note that a target serves, and give it the lines that have none. Returns sentences for its user: when it is

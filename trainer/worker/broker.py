@@ -30,7 +30,8 @@ from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps
 
 from storage.distribution import install_extra
-from storage.errors import BadSetting, StoreWriteFailed
+from storage.errors import BadSetting
+from storage.files.files import writing
 from storage.settings import Settings
 from storage.sql.drivers import parse_url, show_url
 from trainer.gpus import device_class
@@ -108,7 +109,8 @@ def _transport_options(settings: Settings) -> dict[str, Any]:
     folder = broker_folder(settings)
     messages, control = folder / "messages", folder / "control"
     for path in (messages, control):
-        _make(path)
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
     return {
         "data_folder_in": str(messages),
         "data_folder_out": str(messages),
@@ -117,13 +119,6 @@ def _transport_options(settings: Settings) -> dict[str, Any]:
         "store_processed": False,
         "polling_interval": BROKER_POLL_SECONDS,
     }
-
-
-def _make(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreWriteFailed(path=path, reason=error.strerror or str(error)) from error
 
 
 def require_url(url: str) -> None:

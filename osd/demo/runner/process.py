@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from storage.errors import StoreWriteFailed, TrainingFailed
+from storage.errors import TrainingFailed
+from storage.files.files import writing
 from storage.settings import Settings
 
 PATIENCE = 20.0
@@ -25,10 +26,8 @@ def save_settings(settings: Settings, path: Path) -> Path:
     """Write all settings as a file that ``load_settings`` reads back. Raises StoreWriteFailed."""
     sections = settings.model_dump(mode="json").items()
     lines = [line for name, section in sections for line in (f"[{name}]", *_lines(section), "")]
-    try:
+    with writing(path):
         path.write_text("\n".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise StoreWriteFailed(path=path, reason=error.strerror or str(error)) from None
     return path
 
 
