@@ -204,6 +204,11 @@ class ModelNotLoaded(PairError):
     """{path}: {reason} Give a Hugging Face folder (config.json, model.safetensors, tokenizer.json) or a hub name."""
 
 
+class NotEnoughMemory(PairError):
+    """{path} needs {need:.2f} GB of memory in {dtype}, and {free:.2f} GB are free: nothing was loaded. serve.dtype =
+    bfloat16 needs half of what float32 does."""
+
+
 class GenerationConfigRefused(PairError):
     """{path}: its generation_config.json asks for {name} = {value!r}, which osd has not. Take it out, or set
     serve.generation_config = vllm, with which nothing of that file but the end tokens is read."""

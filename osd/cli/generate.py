@@ -121,7 +121,7 @@ def start(stack: ExitStack, here: CommandContext, names: PairNames, *, learn: bo
         note(tell_shipped(here.settings) if learn else "No pair is named; the small one that ships with osd answers.")
     store = stack.enter_context(here.store()) if learn else None
     names = draft_in_store(names, store) if store else names
-    pair = names.load(here.settings.serve)
+    pair = names.load(here.settings.serve, once=True)
     if store is None:
         from osd.engine.engine import Engine
 

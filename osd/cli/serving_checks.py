@@ -52,7 +52,7 @@ def pair(here: CommandContext) -> Iterator[CheckResult]:
 
     try:
         names = named_pair(here)
-        found = names.load(here.settings.serve)
+        found = names.load(here.settings.serve, once=True)
         from osd.models.generation_config import generation_config
 
         generation_config(found.target, found.tokenizer, here.settings.serve.generation_config)
@@ -81,6 +81,8 @@ def weights_held(pair: Pair) -> Iterator[CheckResult]:
     for what, model in [("target", pair.target), ("draft", pair.draft)][: 1 + has_draft(pair)]:
         held, files = weights_in_memory(model), files_bytes(model)
         beside = "" if files is None else f", {held / files:.2f} × the {files / 1e6:,.0f} MB of its files"
+        if files is not None and held > 1.5 * files and model.device.type == "cpu":
+            beside += f"; serve.dtype = bfloat16 would take about {files / 1e6:,.0f}"
         yield ok(f"{what}'s weights", f"{held / 1e6:,.0f} MB in memory{beside}")
 
 

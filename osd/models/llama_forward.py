@@ -27,7 +27,7 @@ from osd.models.llama_forward_captured import captured_llama, compiler
 from osd.models.llama_forward_compiled import CompiledPass
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import AdapterBatch
-from osd.models.products import Packed, Product, stacked
+from osd.models.products import Packed, Product, ReleasedLinear, stacked
 from osd.models.ragged_attention import attend
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -56,7 +56,7 @@ def _plain(module: PreTrainedModel) -> bool:
     """Return whether the weights are numbers of one type on one device, and no quantised ones."""
     kinds = {(weight.device, weight.dtype) for weight in module.parameters()}
     products = (part for name, part in module.named_modules() if name.endswith(("_proj", "lm_head")))
-    return len(kinds) == 1 and all(type(part) is nn.Linear for part in products)
+    return len(kinds) == 1 and all(type(part) in (nn.Linear, ReleasedLinear) for part in products)
 
 
 class LlamaForward:
@@ -157,14 +157,13 @@ class FusedLayer:
     def __init__(self, layer: Any, index: int) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.sites = [f"{index}.{site}" for site in PRODUCTS]
-        self.qkv = stacked([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.out = stacked([attention.o_proj])
-        self.gate_up = stacked([mlp.gate_proj, mlp.up_proj])
-        self.down = stacked([mlp.down_proj])
-        self.inner: int = mlp.down_proj.weight.shape[1]
+        self.inner: int = mlp.down_proj.in_features
         self.width: int = attention.head_dim
-        self.queries = attention.q_proj.weight.shape[0] // self.width
-        self.keys = attention.k_proj.weight.shape[0] // self.width
+        self.queries, self.keys = (each.out_features // self.width for each in (attention.q_proj, attention.k_proj))
+        self.qkv = _product(attention, "q_proj", "k_proj", "v_proj")
+        self.out = _product(attention, "o_proj")
+        self.gate_up = _product(mlp, "gate_proj", "up_proj")
+        self.down = _product(mlp, "down_proj")
         self.scale: float = attention.scaling
         config = attention.config
         windowed = config.sliding_window if config.model_type == "mistral" else None  # the others say it layer by layer
@@ -228,6 +227,13 @@ class FusedLayer:
         return self.down(inner) if mix is None else mix.add(self.sites[3], inner, self.down(inner))
 
 
+def _product(owner: Any, *names: str) -> Product:
+    """Return one product for some of a module's."""
+    product = stacked([getattr(owner, name) for name in names])
+    products.release(product, owner, names)
+    return product
+
+
 def lay_out(parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:
     """Arrange an adapter of the module by this pass's products, with the parts of fused modules side by side."""
     groups = {"embed": ["model.embed_tokens"], "head": ["lm_head"]}
@@ -268,6 +274,8 @@ def _fused(module: PreTrainedModel) -> Fused:
         with torch.inference_mode(False), torch.no_grad():  # the module's weights stay what they are
             layers = [FusedLayer(layer, index) for index, layer in enumerate(model.model.layers)]
             made: Fused = layers, products.product_of(model.lm_head.weight, model.lm_head.bias)
+            if products.RELEASE.get() == "all" and model.lm_head.weight is not model.model.embed_tokens.weight:
+                products.release(made[1], model, ["lm_head"])
         _FUSED[module] = found = _state(module, made), made
     return found[1]
 

@@ -197,7 +197,7 @@ class _CompiledLayer:
         """Numbers that a token's heads see."""
         self.inner: int = fused.inner
         """Width of the feed-forward half."""
-        self.work = sum(weight.numel() for weight in layer.parameters())
+        self.work = len(self.before) * (fused.width * (fused.queries + 2 * fused.keys) + self.seen + 3 * self.inner)
         """Multiplications a token."""
         in_eights = not any(size % 8 for size in (len(self.before), self.seen, self.inner))
         self.weights = _weights(layer) if in_eights and self.work <= MOST_ALONE else None

@@ -11,24 +11,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import torch
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from osd.models.encoder_decoder import start_of
 from osd.models.features.decoder import FeatureModel, load_feature_model
+from osd.models.features.keys import brief
 from osd.models.gguf import is_gguf, read_gguf
-from osd.models.limits import cut_short, position_limit
+from osd.models.limits import cut_short, named, position_limit
 from osd.models.llama_forward import LlamaForward
 from osd.models.llama_forward_compiled import CompiledPass
 from osd.models.model import Model, TextDraft, eos_ids
 from osd.models.model_digest import local_folder
+from osd.models.products import RELEASE
 from osd.models.proof import choose_forward
 from osd.models.vocabulary import check_vocabularies, load_tokenizer
-from osd.models.weights import first_line, read_weights
-from storage.errors import CannotServeRagged, ModelNotLoaded
+from osd.models.weights import LOAD_LOCK, auto_class, first_line, read_weights
+from storage.errors import CannotServeRagged, ModelNotLoaded, NotEnoughMemory, OsdError
+from storage.insights.cost import model_size
 from storage.settings import ServeSettings, Settings
-from storage.versions.feature_kinds import feature_kind
+from storage.versions.feature_kinds import feature_kind, read_config, read_header
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +68,10 @@ class Pair:
 
 def load_pair(
     target: str | Path, draft: str | Path, *, device: str = "auto", dtype: str = "auto", device_map: str | None = None,
-    draft_device: str | None = None,
+    draft_device: str | None = None, once: bool = False,
 ) -> Pair:  # fmt: skip
     """Load both models and check that they can serve together. ``device_map`` spreads the target over several devices;
-    the draft is on the target's, or on ``draft_device``.
+    the draft is on the target's, or on ``draft_device``. ``once``: see :func:`load_model`, of the target.
 
     ``dtype`` auto is float32 on the CPU, where it is as fast and free of rounding that could flip a
     greedy choice, and the checkpoint's own on a GPU. Raises ModelNotLoaded, KindMismatch, VocabularyMismatch,
@@ -76,8 +80,11 @@ def load_pair(
     place = choose_device(device)
     if is_gguf(draft):
         raise ModelNotLoaded(path=draft, reason="A draft learns, and weights that are packed cannot.")
-    target_model = load_model(target, place, dtype, device_map)
-    if (folder := local_folder(str(draft))) is not None and feature_kind(folder):
+    folder = local_folder(str(draft))
+    reads_target = folder is not None and feature_kind(folder) is not None
+    release = ("layers" if reads_target else "all") if once else ""
+    target_model = load_model(target, place, dtype, device_map, release)
+    if folder is not None and reads_target:
         loaded = load_feature_model(folder, target_model)
         return Pair(target_model, loaded, load_tokenizer(target), eos_ids(target_model.module))
     draft_model = load_model(draft, place if draft_device is None else choose_device(draft_device), dtype)
@@ -113,9 +120,24 @@ def choose_device(device: str) -> torch.device:
     return chosen
 
 
-def load_model(name: str | Path, device: torch.device, dtype: str = "auto", device_map: str | None = None) -> Model:
+def load_model(
+    name: str | Path, device: torch.device, dtype: str = "auto", device_map: str | None = None, release: str = ""
+) -> Model:
     """Load a model from a Hugging Face folder, a hub name or a GGUF file, in evaluation mode; with ``device_map`` over
-    several devices. Raises ModelNotLoaded, CannotServeRagged."""
+    several devices. ``release``: which weights its module gives up (:data:`osd.models.products.RELEASE`): it computes
+    the same, but slowly. Raises ModelNotLoaded, CannotServeRagged, NotEnoughMemory."""
+    asked = RELEASE.set(release)
+    try:
+        return _loaded(name, device, dtype, device_map)
+    except OsdError:
+        raise
+    except Exception as error:  # whatever a folder of another's holds
+        raise ModelNotLoaded(path=name, reason=_blamed(name, error)) from error
+    finally:
+        RELEASE.reset(asked)
+
+
+def _loaded(name: str | Path, device: torch.device, dtype: str, device_map: str | None) -> Model:
     folder = Path(name)
     if is_gguf(name):
         computed = _dtype(dtype, device)
@@ -123,6 +145,7 @@ def load_model(name: str | Path, device: torch.device, dtype: str = "auto", devi
         return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
     if folder.exists() or str(name).startswith((".", "/", "~")):
         _check_folder(folder)
+    _require_memory(folder, device, _dtype(dtype, device))
     placed = device_map or ({"": str(device)} if _quantised(name) else None)  # such weights are packed where they stay
     loaded: Any = read_weights(name, _dtype(dtype, device), placed)
     module = (loaded if placed else loaded.to(device)).eval().requires_grad_(False)
@@ -145,7 +168,7 @@ def _quantised(name: str | Path) -> bool:
     """Return whether a model's files hold quantised weights."""
     try:
         config = AutoConfig.from_pretrained(str(name))
-    except (OSError, ValueError, KeyError):
+    except Exception:
         return False  # loading it will say what is wrong
     return getattr(config, "quantization_config", None) is not None
 
@@ -172,9 +195,53 @@ def _check_folder(folder: Path) -> None:
     if not any(folder.glob("*.safetensors")):
         raise ModelNotLoaded(path=folder, reason="There is no .safetensors file (pickled weights are never loaded).")
     try:
-        AutoConfig.from_pretrained(str(folder))
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelNotLoaded(path=folder, reason=first_line(error)) from None
+        held, config = model_size(folder), AutoConfig.from_pretrained(str(folder))
+        claimed = _parameters(folder, config)
+    except Exception as error:  # whatever a configuration of another's holds
+        raise ModelNotLoaded(path=folder, reason=_blamed(folder, error)) from None
+    if held is not None and claimed > 2 * held.parameters and not _quantised(folder):
+        reason = f"By config.json it has {claimed:,} weights, and the files hold {held.parameters:,}."
+        raise ModelNotLoaded(path=folder, reason=reason)
+
+
+def _parameters(folder: Path, config: Any) -> int:
+    """Return the number of weights that a configuration describes, without memory for them. Raises what transformers
+    raises."""
+    layers = named(config, "num_hidden_layers")
+    most = sum(len(read_header(file)[1]) for file in folder.glob("*.safetensors"))
+    if isinstance(layers, int) and layers > most:
+        raise ValueError(f"num_hidden_layers = {layers}, and there are {most} tensors")
+    with LOAD_LOCK, torch.device("meta"):
+        return sum(each.numel() for each in auto_class(config).from_config(config).parameters())
+
+
+def _blamed(name: str | Path, error: Exception) -> str:
+    """Return what is wrong with a folder, with the field of config.json without which transformers could make such a
+    model."""
+    said = f"{first_line(error)[:-1]} ({type(error).__name__})."
+    facts = read_config(Path(name))
+    for key in facts if _makes(facts, name) is False else ():
+        if _makes({other: value for other, value in facts.items() if other != key}, name):
+            return f"config.json has {key} = {brief(facts[key])}, of which transformers makes no model: {said}"
+    return said
+
+
+def _makes(facts: dict[str, Any], name: str | Path) -> bool:
+    try:
+        return _parameters(Path(name), AutoConfig.for_model(**facts)) > 0
+    except Exception:
+        return False
+
+
+def _require_memory(folder: Path, device: torch.device, dtype: Any) -> None:
+    """Check that a model's weights fit into the memory that is free, and tell what they need."""
+    if (size := model_size(folder)) is None or device.type != "cpu":
+        return
+    need = size.bytes if dtype == "auto" else max(size.bytes, size.parameters * dtype.itemsize)
+    free = psutil.virtual_memory().available
+    log.info("%s: reading %.2f GB of weights, %.2f GB in memory", folder, size.bytes / 1e9, need / 1e9)
+    if need > free:
+        raise NotEnoughMemory(path=folder, need=need / 1e9, dtype=str(dtype).removeprefix("torch."), free=free / 1e9)
 
 
 def weights_in_memory(model: Model) -> int:

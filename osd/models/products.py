@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 os.environ.setdefault("LRU_CACHE_CAPACITY", "256")
 """oneDNN would keep what it compiled for 1,024 shapes, and PyTorch in each thread what describes it, and ragged batches
 have many: half a gigabyte, over the hours. What is missed takes 0.2 ms to make again. Both read their variable at the
 first product."""
+RELEASE: ContextVar[str] = ContextVar("RELEASE", default="")
+"""Which weights a module gives up once they are packed, so that they are in memory once: its layers', or all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,37 @@ class Packed:
 
 
 Product = PlainLinear | Packed
+
+
+class ReleasedLinear(nn.Module):
+    """A module's product whose weight is packed with others in one product alone, and laid out anew for who asks."""
+
+    def __init__(self, packed: Tensor, first: int, part: Any) -> None:
+        """``packed``: the weights, in which those of ``part`` begin at row ``first``."""
+        super().__init__()
+        self._packed, self._first, self.bias = [packed], first, part.bias  # in a list, for no module holds such tensors
+        self.out_features, self.in_features = part.weight.shape
+
+    @property
+    def weight(self) -> Tensor:
+        """(out_features, in_features), a copy."""
+        return self._packed[0].to_dense()[self._first : self._first + self.out_features]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute x Wᵀ + b."""
+        return F.linear(x, self.weight, self.bias)
+
+
+def release(product: Product, owner: Any, names: Sequence[str]) -> None:
+    """Put what has no weight of its own in the place of a module's products that one packed product does, where that
+    is wanted."""
+    if not isinstance(product, Packed) or not RELEASE.get():
+        return
+    first = 0
+    for name in names:
+        part = getattr(owner, name)
+        setattr(owner, name, ReleasedLinear(product.tensors[0], first, part))
+        first += len(part.weight)
 
 
 def stacked(parts: Sequence[Any]) -> Product:

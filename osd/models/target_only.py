@@ -42,16 +42,21 @@ class NullModel(Model):
         return cast(torch.device, cast(Any, self.build)(None))
 
 
-def load_alone(target: str | Path, *, device: str = "auto", dtype: str = "auto", device_map: str | None = None) -> Pair:
-    """Load a target as a pair without a draft model. Raises ModelNotLoaded, CannotServeRagged."""
-    model = load_model(target, choose_device(device), dtype, device_map)
+def load_alone(
+    target: str | Path, *, device: str = "auto", dtype: str = "auto", device_map: str | None = None, once: bool = False
+) -> Pair:
+    """Load a target as a pair without a draft model; ``once`` as in :func:`osd.models.pair.load_pair`. Raises
+    PairError."""
+    model = load_model(target, choose_device(device), dtype, device_map, "all" if once else "")
     return Pair(model, NullModel(model.device), load_tokenizer(target), eos_ids(model.module))
 
 
-def load_with_text_draft(target: str | Path, draft: str | Path, *, device: str = "auto", dtype: str = "auto") -> Pair:
+def load_with_text_draft(
+    target: str | Path, draft: str | Path, *, device: str = "auto", dtype: str = "auto", once: bool = False
+) -> Pair:
     """Load a target alone, and beside it a draft whose vocabulary is its own. Raises ModelNotLoaded,
     CannotServeRagged, and DecoderOnly where one of them has an encoder."""
-    pair, tokenizer = load_alone(target, device=device, dtype=dtype), load_tokenizer(draft)
+    pair, tokenizer = load_alone(target, device=device, dtype=dtype, once=once), load_tokenizer(draft)
     require_decoder_only(pair.target.module, "drafters.kind = universal", pair.target.name)
     for name, has_none in ((target, pair.tokenizer is None), (draft, tokenizer is None)):
         if has_none:

@@ -45,25 +45,28 @@ class PairNames:
     universal: bool = False
     """Whether the draft has a vocabulary of its own."""
 
-    def load(self, serve: ServeSettings) -> Pair:
-        """Load both models. Raises PairError."""
+    def load(self, serve: ServeSettings, *, once: bool = False) -> Pair:
+        """Load both models. ``once``: the target's weights are in memory once, and its module alone is slow. Raises
+        PairError."""
         with without_collecting():
-            return self._load(serve)
+            return self._load(serve, once)
 
-    def _load(self, serve: ServeSettings) -> Pair:
+    def _load(self, serve: ServeSettings, once: bool) -> Pair:
         if not self.draft:
             from osd.models.target_only import load_alone
 
-            return load_alone(self.target, device=serve.device, dtype=serve.dtype, device_map=serve.device_map)
+            return load_alone(
+                self.target, device=serve.device, dtype=serve.dtype, device_map=serve.device_map, once=once
+            )
         if self.universal:
             from osd.models.target_only import load_with_text_draft
 
-            return load_with_text_draft(self.target, self.draft, device=serve.device, dtype=serve.dtype)
+            return load_with_text_draft(self.target, self.draft, device=serve.device, dtype=serve.dtype, once=once)
         from osd.models.pair import load_pair
 
         return load_pair(
             self.target, self.draft, device=serve.device, dtype=serve.dtype, device_map=serve.device_map,
-            draft_device=serve.draft_device,
+            draft_device=serve.draft_device, once=once,
         )  # fmt: skip
 
 
@@ -148,7 +151,7 @@ def serve_pair(names: PairNames, settings: Settings, store: Store, ring: KeyRing
     act("server")
     store.db.close()  # what is open must not be carried through a fork; the next question opens it anew
     api = fork(names.target, settings, lambda: again(settings, ring), place.ports.accepting)
-    pair = names.load(settings.serve)
+    pair = names.load(settings.serve, once=True)
     from osd.engine.session import serving
 
     with serving(pair, settings, store) as engine:

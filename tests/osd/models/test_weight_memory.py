@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import transformers as tf
 from osd.engine.engine import Engine
 from osd.models.llama_forward import LlamaForward
 from osd.models.pair import Pair, files_bytes, load_model, weights_in_memory
+from storage.errors import NotEnoughMemory
 from tests.support.models import random_module
 from tests.support.settings import settings_of
 
@@ -59,3 +61,35 @@ def test_packed_weights_are_packed_once_and_anew_when_they_change() -> None:
     with torch.no_grad():
         module.lm_head.weight.mul_(2)
     assert LlamaForward(module).head is not first.head
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_weights_are_there_once_and_the_module_says_what_it_said(kind: str, tmp_path: Path) -> None:
+    module, tokens = random_module(kind), torch.tensor([[5, 9, 4, 2]])
+    module.save_pretrained(tmp_path / kind)
+    twice = load_model(tmp_path / kind, torch.device("cpu"))
+    model = load_model(tmp_path / kind, torch.device("cpu"), release="all")
+    assert torch.equal(model.module(tokens).logits, twice.module(tokens).logits)
+    given_up = twice.module.num_parameters() - model.module.num_parameters()
+    assert given_up > 0.5 * twice.module.num_parameters()
+    assert weights_in_memory(model) == weights_in_memory(twice) - 4 * given_up
+    one, two = (each.decoder(1, 16).logits(tokens, [0]) for each in (model, twice))
+    assert torch.equal(one, two)
+    first, second = (model.build(model.module) for _ in range(2))
+    assert first.layers is second.layers, "packed once for all engines"  # type: ignore[union-attr]
+
+
+def test_a_tied_output_layer_stays_the_embeddings(tmp_path: Path) -> None:
+    module = random_module("llama")
+    module.config.tie_word_embeddings = True
+    module.tie_weights()
+    module.save_pretrained(tmp_path)
+    model = load_model(tmp_path, torch.device("cpu"), release="all")
+    assert model.module.lm_head.weight is model.module.model.embed_tokens.weight
+
+
+def test_what_cannot_fit_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random_module("llama").save_pretrained(tmp_path)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
+    with pytest.raises(NotEnoughMemory, match=r"in float32, and 0.00 GB are free: nothing was loaded"):
+        load_model(tmp_path, torch.device("cpu"))
