@@ -237,7 +237,7 @@ def _require_memory(folder: Path, device: torch.device, dtype: Any) -> None:
     """Check that a model's weights fit into the memory that is free, and tell what they need."""
     if (size := model_size(folder)) is None or device.type != "cpu":
         return
-    need = size.bytes if dtype == "auto" else max(size.bytes, size.parameters * dtype.itemsize)
+    need = size.bytes if dtype == "auto" or _quantised(folder) else size.parameters * dtype.itemsize
     free = psutil.virtual_memory().available
     log.info("%s: reading %.2f GB of weights, %.2f GB in memory", folder, size.bytes / 1e9, need / 1e9)
     if need > free:

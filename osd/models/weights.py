@@ -45,7 +45,7 @@ def read_weights(name: str | Path, dtype: Any, device_map: Any = None) -> PreTra
                 str(name), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True,
                 ignore_mismatched_sizes=True, device_map=device_map,
             )  # fmt: skip
-    except LOAD_ERRORS as error:
+    except Exception as error:  # whatever a folder of another's holds
         raise ModelNotLoaded(path=name, reason=first_line(error)) from None
     module: PreTrainedModel = both[0]
     if wrong := " ".join(chain(_differences(module, both[1]), _not_finite(module))):
