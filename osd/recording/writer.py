@@ -18,7 +18,7 @@ from pathlib import Path
 from storage.errors import CannotDecrypt, DatabaseUnreachable, OsdError, PlaceUnreachable, StoreWriteFailed
 from storage.files.files import remove, seized, writing
 from storage.records import Outcome, RequestSamples, new_id
-from storage.replay.redaction import Redacted
+from storage.redaction import Redacted
 from storage.replay.spill import SAMPLES, Spill, Totals
 from storage.settings import Settings
 from storage.store import Store

@@ -20,10 +20,10 @@ from storage.access.tenants import TenantLedger, usable_for
 from storage.errors import BadInput, SegmentDamaged, StoreError
 from storage.files.places import LocalFolder, Swept
 from storage.records import RequestSamples
+from storage.redaction import Redacted, Redactor
 from storage.replay import sample_index
 from storage.replay.exports import Exported, ImportResult, read_export, write_export
 from storage.replay.purge import Purged, Purger, sweep_segments
-from storage.replay.redaction import Redacted, Redactor
 from storage.replay.sample_index import ReplayStats, Waiting, routed_to
 from storage.replay.segment_files import NewSegment, SegmentFiles
 from storage.routes.route_names import under_present_names

@@ -22,8 +22,8 @@ from storage.errors import BadExport, CannotDecrypt
 from storage.files.cipher import Cipher
 from storage.files.files import ASIDE, TemporaryPath, make_folder, remove, rename, seized, size_of, writing
 from storage.records import Outcome
+from storage.redaction import Redacted
 from storage.replay import segments
-from storage.replay.redaction import Redacted
 
 SAMPLES, OUTCOMES, REFUSED = ".samples.parquet", ".outcomes.parquet", ".refused"
 WORKER_KEY = "osd.worker"

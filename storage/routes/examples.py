@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.errors import BadInput, UnknownTopic
-from storage.replay.redaction import Redactor
+from storage.redaction import Redactor
 from storage.routes.route_rows import GROUP, lock_routes, note
 from storage.sql.audit import AuditRow
 from storage.sql.database import Database, Repository

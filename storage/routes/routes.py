@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from sqlalchemy.orm import Session
 
 from storage.records import DEFAULT_ROUTE, Route
-from storage.replay.redaction import Redactor
+from storage.redaction import Redactor
 from storage.routes import route_names, route_rows
 from storage.routes.examples import teach
 from storage.sql.audit import AuditEntry

@@ -20,7 +20,7 @@ WRITERS: dict[str, set[str]] = {
     "SampleRow()": set(),
     # what says that the hook has seen requests: the hook's own answer, and exports and spilled files that come back
     "Redacted()": {
-        "storage/replay/redaction.py", "storage/replay/samples.py", "storage/replay/spill.py",
+        "storage/redaction.py", "storage/replay/samples.py", "storage/replay/spill.py",
         "osd/recording/writer.py",
     },
     # examples of topics: storage.routes.examples.teach

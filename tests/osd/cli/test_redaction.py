@@ -15,7 +15,7 @@ import pytest
 from osd.drafters.ngram.table import Table, TableSettings
 from osd.drafters.ngram.table_store import TableStore
 from osd.server.start import SHIPPED
-from storage.replay.redaction import NothingReadsTokens, Passage, Redactor
+from storage.redaction import NothingReadsTokens, Passage, Redactor
 from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.osd.cli.conftest import Osd

@@ -15,7 +15,7 @@ from osd.recording.branches import BranchRecorder
 from osd.recording.recorder import Recorder
 from osd.recording.topk import reduce_plain
 from storage.records import Request, RequestSamples
-from storage.replay.redaction import Passage, Redactor
+from storage.redaction import Passage, Redactor
 from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store, open_store

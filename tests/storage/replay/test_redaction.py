@@ -12,7 +12,7 @@ import pytest
 
 from osd.recording.recorder import Recorder
 from storage.errors import BadSetting
-from storage.replay.redaction import Passage, Redactor, load_hook, redacted
+from storage.redaction import Passage, Redactor, load_hook, redacted
 from storage.settings import load_settings
 from storage.store import open_store
 from tests.storage.make import assert_same, samples, with_hidden
