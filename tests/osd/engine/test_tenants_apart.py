@@ -127,7 +127,7 @@ def test_what_another_tenant_was_answered_shows_nowhere(
         told = make(), settings
         plain = asked_of_b(*told, tmp_path / f"{seed}", (), asked, seed == 1)
         assert asked_of_b(*told, tmp_path / f"{seed} after A", first, asked, seed == 1) == plain
-        assert any(r[1] for each in plain for r in each[2])  # type: ignore[attr-defined]
+        assert kind == "universal" or any(r[1] for each in plain for r in each[2])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("rule", RULES[1:])
@@ -157,9 +157,10 @@ def test_several_tenants_of_one_batch_are_planned_together() -> None:
     ]
     for request in asked:
         engine.submit(request)
-    planned: list[list[int]] = []
+    planned: list[int] = []
     while engine.busy:
         engine.step()
-        planned.append([id(rule) for rule in engine.planner._plans.values()])
-    assert len({row.controller for row in engine.rows}) == 0 and len({id_ for each in planned for id_ in each}) <= 4
-    assert all(len(set(each)) == 1 for each in planned)  # one plans for all: together they pay for a pass
+        own = {id(row.controller) for row in engine.rows}
+        planned.append(len({id(each) for each in engine.planner._plans.values()}))
+        assert len(engine.rows) < 4 or len(own) == 3
+    assert {0, *planned} == {0, 1}  # one plans for all: together they pay for a pass
