@@ -201,7 +201,7 @@ class Contest:
     def decode(self, setting: GammaSetting, lodger: Lodger, requests: Sequence[Request]) -> list[Completion]:
         """Serve requests as this lodger; completions in the requests' order."""
         engine = self.engine(setting)
-        engine.costs, engine.planner = lodger.costs, GammaPlanner(lodger.controller, {})
+        engine.pool.costs, engine.planner = lodger.costs, GammaPlanner(lodger.controller, {})
         return run_in_order(engine, requests)
 
     def engine(self, setting: GammaSetting) -> Engine:

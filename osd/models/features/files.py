@@ -213,7 +213,8 @@ def _eagle(kind: str, folder: Path, facts: dict[str, Any], tensors: Tensors, tar
 
 def _layer(kind: str, config: LlamaConfig, token_map: Tensor | None, own_head: bool) -> FeatureDraft:
     """Make a draft of one decoder layer. Raises ValueError for what cannot be computed."""
-    if config.num_attention_heads % config.num_key_value_heads or config.head_dim % 2:
+    heads, head_dim = config.num_key_value_heads or 0, config.head_dim or 0
+    if not heads or config.num_attention_heads % heads or head_dim % 2:
         raise ValueError("num_attention_heads is no multiple of num_key_value_heads, or head_dim is odd")
     draft = EagleDraft(config, token_map) if kind == "eagle" else Eagle3Draft(config, token_map, own_head=own_head)
     if not draft.rotary.inv_freq.is_meta and not bool(draft.rotary.inv_freq.isfinite().all()):

@@ -159,7 +159,7 @@ def _said(folder: Path, given: Any, name: str = "") -> dict[str, Any]:
 
 def _rope(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Put what is said of rotary positions, by its older names too, into ``rope_parameters``."""
-    rope = {key: facts.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in facts}
+    rope: dict[str, Any] = {key: facts.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in facts}
     for name in ("rope_parameters", "rope_scaling"):
         rope = _merged(folder, rope, _said(folder, facts.pop(name, {}), name))
     return facts | ({"rope_parameters": _checked(folder, rope, ROPE)} if rope else {})
