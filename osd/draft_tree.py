@@ -24,12 +24,10 @@ class TreeProposal(Protocol):
     @property
     def tokens(self) -> Iterable[SupportsInt]:
         """(N,) token ids."""
-        ...
 
     @property
     def parents(self) -> Iterable[SupportsInt]:
         """(N,) the token that each follows, an earlier index; −1 is the row's last token."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

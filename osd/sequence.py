@@ -77,7 +77,6 @@ class ServingDraft(Protocol):
     @property
     def limit(self) -> int:
         """Positions that it can draft at."""
-        ...
 
 
 class SequenceState:

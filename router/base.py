@@ -73,18 +73,15 @@ class Router(Protocol):
     @property
     def reads_text(self) -> bool:
         """Whether it reads the prompt's text now; only then does the engine decode the tokens."""
-        ...
 
     def route(self, request: Request) -> Decision:
         """Return the route for this request, always the same as long as the routes are.
 
         Undecided requests take the default route. Raises UnknownRoute when the request names an unknown route.
         """
-        ...
 
     def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
         """Learn from the outcomes of a routed request.
 
         Called from the decoding thread: it returns at once and never raises.
         """
-        ...

@@ -25,7 +25,6 @@ class PassSignals(Protocol):
 
     def read(self, signal: Signal) -> list[Any]:
         """Return one number a row, on the host; for ``peak_token``, a pair."""
-        ...
 
 
 class ChainOverride(Protocol):
@@ -34,11 +33,9 @@ class ChainOverride(Protocol):
 
     def needs_draft(self, going: Sequence[bool]) -> bool:
         """Return whether the draft has to be asked for the next token of the rows that are going on."""
-        ...
 
     def put_in(self) -> tuple[list[int], PassSignals]:
         """Return the next tokens where the draft was not asked, and their signals."""
-        ...
 
     def overrule(self, chosen: Tensor, q: Tensor | None, signals: PassSignals) -> tuple[Tensor, PassSignals]:
         """Return what is drafted in place of the tokens (B,) that the draft chose, and the signals that gamma rules
@@ -47,7 +44,6 @@ class ChainOverride(Protocol):
         Rows of ``q`` (B, V), which the draft drew from, become certain of a token that is put in; so which rows are
         overruled, and by what, must not depend on what was drawn in this pass.
         """
-        ...
 
 
 MakeOverride = Callable[[Sequence[SequenceState], int], ChainOverride]
@@ -113,25 +109,19 @@ class Drafting(Protocol):
 
     def join(self, row: SequenceState, draft: str) -> None:
         """Assign a draft to a new row, for its life."""
-        ...
 
     def leave(self, row: SequenceState) -> None:
         """Drop a row that has ended."""
-        ...
 
     def propose(self, request: DraftRequest) -> Draft:
         """Draft up to γ tokens for each row."""
-        ...
 
     def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
         """Note that the target accepted ``accepted`` of the row's drafted tokens; the row has its new tokens
         already."""
-        ...
 
     def measure(self, whole_ms: float) -> None:
         """Note that the newest round's drafting took ``whole_ms`` milliseconds."""
-        ...
 
     def version(self, row: SequenceState) -> str:
         """Return the name of what drafted for the row."""
-        ...

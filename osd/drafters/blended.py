@@ -34,7 +34,6 @@ class PlacesRows(Proposer, Protocol):
 
     def place_of(self, row: SequenceState) -> tuple[NgramDrafter, int] | None:
         """Return the table that the row learns into, and its place there; None while it has none."""
-        ...
 
 
 @dataclass(slots=True)

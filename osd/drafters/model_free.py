@@ -21,7 +21,6 @@ class Finder(Protocol):
 
     def propose(self, texts: Sequence[Index], most: Sequence[int]) -> Sequence[TreeProposal]:
         """Propose a tree for each text, of at most ``most[i]`` tokens."""
-        ...
 
 
 class LearningTable(Protocol):
@@ -29,23 +28,19 @@ class LearningTable(Protocol):
 
     def open(self, prompt: Index) -> int:
         """Open a place for a row that begins with these tokens, and return it."""
-        ...
 
     def learn(self, place: int, tokens: Index, start: int, *, shared: bool) -> None:
         """Learn ``tokens[start:]`` of the row's text, which the target chose; those before are context. Without
         ``shared`` no other row may profit."""
-        ...
 
     def close(self, place: int) -> None:
         """Close the place of a row that has ended."""
-        ...
 
     def propose(
         self, places: Sequence[int], tails: Sequence[Any], most: Sequence[int], depths: Sequence[int]
     ) -> Sequence[TreeProposal]:
         """Propose a tree for each row, of at most ``most[i]`` tokens and depth ``depths[i]``; ``tails`` are the ends of
         their texts."""
-        ...
 
 
 class LookupProposer:

@@ -23,28 +23,23 @@ class Proposer(Protocol):
 
     def join(self, row: SequenceState) -> None:
         """Add a row, whose tokens are its prompt."""
-        ...
 
     def propose(
         self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
     ) -> Sequence[TreeProposal]:
         """Propose what may follow each row's tokens: at most ``depths[i]`` one after another, and ``nodes[i]`` in all.
         What is more is cut."""
-        ...
 
     def learn(self, row: SequenceState, start: int) -> None:
         """Learn the row's tokens from ``start`` on, which the target chose. Not called for requests that must not be
         learned from."""
-        ...
 
     def recall(self, row: SequenceState, start: int) -> None:
         """Learn them for this row alone, for requests that must not be learned from: nothing of it may outlive the
         row."""
-        ...
 
     def leave(self, row: SequenceState) -> None:
         """Drop a row that has ended."""
-        ...
 
 
 class TreeDrafter:

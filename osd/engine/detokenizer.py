@@ -47,11 +47,9 @@ class TokenDecoder(Protocol):
 
     def push(self, tokens: Sequence[int]) -> str:
         """Return the characters that these tokens complete."""
-        ...
 
     def flush(self) -> str:
         """Return what is left at the text's end."""
-        ...
 
 
 class Detokenizer:

@@ -16,17 +16,14 @@ class PairLimits(Protocol):
     @property
     def vocab_size(self) -> int:
         """Number of token ids, which run from 0."""
-        ...
 
     @property
     def limit(self) -> int:
         """Positions that the target knows."""
-        ...
 
     @property
     def tokenizer(self) -> Any:
         """The target's tokenizer, or None."""
-        ...
 
 
 Check = Callable[[Request, PairLimits, int], str | None]

@@ -83,11 +83,9 @@ class RowGamma(Protocol):
 
     def next_gamma(self, batch: int) -> int:
         """Return the tokens to draft in the next round of a batch of ``batch`` rows; 0 means do not speculate."""
-        ...
 
     def observe(self, seen: Observation) -> None:
         """Learn how the round went."""
-        ...
 
 
 class StoppableRow(RowGamma, Protocol):
@@ -95,7 +93,6 @@ class StoppableRow(RowGamma, Protocol):
 
     def keep_drafting(self, signal: float) -> DraftDecision:
         """Decide whether to go on after a draft pass with this signal."""
-        ...
 
 
 class GammaController(Protocol):
@@ -106,7 +103,6 @@ class GammaController(Protocol):
 
     def start(self) -> Any:
         """Return the state of a new request, as :meth:`plan` and :meth:`should_continue` take it, with ``observe``."""
-        ...
 
     def plan(self, rows: Sequence[Any], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
         """Return the most tokens to draft for each row.
@@ -115,12 +111,10 @@ class GammaController(Protocol):
         those of other rules included; ``unread``: tokens of each row that the drafter must read before it can draft
         (left out: none).
         """
-        ...
 
     def should_continue(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[DraftDecision]:
         """Decide for each row that still drafts whether it goes on after draft pass number ``drafted``. Not called
         where ``signal`` is none."""
-        ...
 
 
 class FixedBeforeRound:

@@ -29,11 +29,9 @@ class PlannedRow(Protocol):
 
     def room(self) -> int:
         """Return how many tokens may be drafted."""
-        ...
 
     def unread(self) -> int:
         """Return how many tokens the drafter must read before it can draft."""
-        ...
 
 
 class GammaPlanner:

@@ -54,15 +54,12 @@ class Chooser(Protocol):
     @property
     def kind(self) -> Any:
         """What batches must have in common that share a graph; None for the likeliest tokens."""
-        ...
 
     def inputs(self, drafts: int) -> Sequence[Tensor]:
         """Return this batch's numbers for the next so many tokens, (B, …) each."""
-        ...
 
     def over(self, inputs: Sequence[Tensor]) -> Choose:
         """Return the choice by such numbers, of any batch of this kind."""
-        ...
 
 
 def shape_of(

@@ -25,7 +25,6 @@ class Addressed(Protocol):
 
     def line(self, row: int, begin: int, end: int) -> slice | torch.Tensor:
         """Return the slots of some of a row's positions."""
-        ...
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers' own base is untyped

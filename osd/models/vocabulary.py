@@ -28,22 +28,18 @@ class HasVocabulary(Protocol):
     @property
     def name(self) -> str:
         """Return the folder or hub name it came from."""
-        ...
 
     @property
     def module(self) -> Any:
         """Return the module."""
-        ...
 
     @property
     def vocab_size(self) -> int:
         """Return the width of its logits."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Return the device its weights are on."""
-        ...
 
 
 def check_vocabularies(

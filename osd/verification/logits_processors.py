@@ -31,7 +31,6 @@ class LogitsProcessor(Protocol):
     def apply(self, logits: Tensor, text: Sequence[int], drafted: Sequence[int]) -> None:
         """Change logits (V,) float32, in place, of the token after the row's own ``text``, prompt included, and
         ``drafted`` tokens. Those that must not come get −inf. One that would leave no token is passed over."""
-        ...
 
 
 class StatefulProcessor(ABC):

@@ -24,7 +24,6 @@ class RegistryEntry(Protocol):
     @property
     def settings(self) -> type[Section]:
         """The section that its table is checked by."""
-        ...
 
 
 E = TypeVar("E", bound=RegistryEntry)

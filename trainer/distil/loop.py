@@ -52,23 +52,18 @@ class Learner(Protocol):
 
     def claim(self, holder: str, *, retry: bool) -> TrainingRun | None:
         """Claim the requests of a run that is due; None when none is. Raises LeaseHeld, DraftHeld, UnknownDraft."""
-        ...
 
     def collate(self, run: TrainingRun, lease: Lease) -> Facts:
         """Load what is trained and what serves, and gather the requests. Raises NothingToLearn."""
-        ...
 
     def distil(self, lease: Lease) -> Facts:
         """Train the candidate, once the claimed requests have judged what it was before. Raises NotFinite."""
-        ...
 
     def stage(self, facts: Facts) -> DraftVersion:
         """Write the candidate."""
-        ...
 
     def judge(self, lease: Lease) -> GateDecision:
         """Compare the candidate with what serves."""
-        ...
 
     def culprits(self) -> list[str]:
         """Return the requests, learners or judges, that are known to have made a step fail."""
@@ -76,15 +71,12 @@ class Learner(Protocol):
 
     def prove(self, version: DraftVersion) -> None:
         """Load what is to be published as servers do, and raise where that is not what was judged."""
-        ...
 
     def remember(self, version: DraftVersion) -> None:
         """Keep the optimizer's moments for the run that goes on from this candidate."""
-        ...
 
     def keep(self, version: DraftVersion, verdict: GateDecision) -> None:
         """Keep in memory what the next run needs."""
-        ...
 
 
 MakeLearner = Callable[[Store, Settings, str, ResidentModels], Learner]

@@ -57,12 +57,10 @@ class Teacher(Protocol):
 
     def can_read(self, samples: RequestSamples) -> bool:
         """Return whether a request can be learned from."""
-        ...
 
     def complete(self, batch: TrainingBatch, samples: Sequence[RequestSamples]) -> TrainingBatch:
         """Return a batch of these requests, on the target's device, with features or whole distributions added. Raises
         FeaturesNotKept."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,6 @@ class RequestGate(Protocol):
 
     def may_start(self, started: int, finished: int) -> bool:
         """Whether another one may start, when so many have started and finished since the stream began."""
-        ...
 
 
 class TrainerView:
