@@ -52,10 +52,6 @@ def _alone(parts: DraftingParts) -> Drafting:
     return TreeDrafter(parts.pool, parts.proposer, parts.nodes, parts.target, sized=parts.sized)
 
 
-def _trees(parts: DraftingParts) -> Drafting:
-    return DraftTrees(parts.pool, parts.nodes, parts.target, sized=parts.sized)
-
-
 def _blended(parts: DraftingParts) -> Drafting:
     from osd.drafters.blended import BlendedDrafter, PlacesRows
 
@@ -104,7 +100,7 @@ DRAFTERS: Mapping[str, DrafterKind] = {
     "blended": DrafterKind(drafting=_blended),
     "trigram": DrafterKind(_trigram),
     "lookup": DrafterKind(_lookup),
-    "tree": DrafterKind(drafting=_trees),
+    "tree": DrafterKind(drafting=lambda parts: DraftTrees(parts.pool, parts.nodes, parts.target, sized=parts.sized)),
     UNIVERSAL: DrafterKind(drafting=_universal),
 }
 """The drafters that ship with osd."""

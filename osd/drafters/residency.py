@@ -80,7 +80,7 @@ class DraftResidency:
         loaded, there = self.pool.loaded_drafts.get(arrival.draft), self._body_over(arrival.base)
         if loaded and there is loaded.body:
             self._replace(loaded, arrival, there)
-        elif loaded and there is None and arrival.decoder and self._may_exchange(loaded, arrival.decoder):
+        elif loaded and there is None and arrival.decoder and self._may_take(loaded, arrival.decoder):
             self._exchange(loaded, arrival, arrival.decoder)
         elif there is None and arrival.decoder is None:
             return "later"
@@ -154,14 +154,11 @@ class DraftResidency:
         )
         return next(found, None)
 
-    def _may_exchange(self, loaded: LoadedDraft, decoder: Decoder | FeatureDecoder) -> bool:
-        """Return whether a draft's own model may take these weights."""
-        return self._is_alone(loaded) and loaded.body.may_take(decoder)
-
-    def _is_alone(self, loaded: LoadedDraft) -> bool:
-        """Return whether no other draft uses its body."""
+    def _may_take(self, loaded: LoadedDraft, decoder: Decoder | FeatureDecoder) -> bool:
+        """Return whether a draft's own model may take these weights: no other draft uses it."""
         loaded_drafts = [*self.pool.loaded_drafts.values(), *(loaded_draft_of(row) for row in loaded.body.rows)]
-        return all(other is loaded for other in loaded_drafts if other.body is loaded.body)
+        alone = all(other is loaded for other in loaded_drafts if other.body is loaded.body)
+        return alone and loaded.body.may_take(decoder)
 
     def _make_room(self, loaded: LoadedDraft) -> bool:
         """Evict idle drafts until it fits, the least recently used first; return whether it does."""

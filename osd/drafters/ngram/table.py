@@ -194,8 +194,7 @@ class Table:
         if len(cells.keys) <= len(self.cells.keys) and len(cells.pool) <= len(self.cells.pool):
             return
         with self.lock:
-            lists = take_all(self.cells)
-            put_lists(cells, *lists)
+            put_lists(cells, *take_part(self.cells, 0, len(self.cells.keys)))
             cells.state[EVICTED] += self.cells.state[EVICTED]
             self.cells = cells
             self._moved += 1
@@ -231,11 +230,6 @@ def take_part(cells: Cells, first: int, last: int) -> Lists:
     lists = Lists(np.empty(contexts, np.uint64), np.empty(contexts, np.uint8), np.empty(entries, np.uint32))
     take_lists(cells, first, last, *lists)
     return lists
-
-
-def take_all(cells: Cells) -> Lists:
-    """Copy the contexts of all slots out."""
-    return take_part(cells, 0, len(cells.keys))
 
 
 def room_for(lists: Lists, spare: int) -> tuple[int, int]:

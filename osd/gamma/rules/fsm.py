@@ -19,52 +19,70 @@ tokens after a draft that was accepted whole, else one fewer, at least 1. transf
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from osd.gamma.base import Observation, RowByRow
 
 
-class FsmRow:
-    """The counter of one request."""
+class CounterRow:
+    """A γ of one request that counts up and down; this one stays as it is."""
 
     __slots__ = ("_gamma", "_maximum")
+    least: ClassVar[int] = 0
 
     def __init__(self, initial: int, maximum: int) -> None:
-        self._gamma, self._maximum = initial, maximum
+        self._gamma, self._maximum = max(self.least, initial), maximum
 
     def next_gamma(self, batch: int) -> int:
-        """Return the counter."""
+        """Return the counter; see :class:`~osd.gamma.base.RowGamma`."""
         return self._gamma
 
     def observe(self, seen: Observation) -> None:
-        """Set γ ← γ − 1 after a rejection, else γ + 1, within 0 and γ_max."""
-        step = -1 if seen.rejected else 1
-        self._gamma = min(self._maximum, max(0, self._gamma + step))
+        """Learn nothing."""
+
+    def _move(self, step: int) -> None:
+        """Count on by a step, within the least γ and the largest."""
+        self._gamma = min(self._maximum, max(self.least, self._gamma + step))
 
 
-class FsmController(RowByRow):
-    """The saturating counter rule. ``maximum`` is the paper's γ_max."""
+class CounterController(RowByRow):
+    """A rule that counts. ``maximum`` is the paper's γ_max."""
 
-    name: str = "fsm"
+    row: ClassVar[type[CounterRow]] = CounterRow
 
     def __init__(self, initial: int, maximum: int) -> None:
         self._initial, self._maximum = initial, maximum
 
-    def start(self) -> FsmRow:
+    def start(self) -> CounterRow:
         """Return the state of a new request, which begins with ``initial``."""
-        return FsmRow(self._initial, self._maximum)
+        return self.row(self._initial, self._maximum)
 
 
-class CacheFsmRow:
+class FsmRow(CounterRow):
+    """The counter of one request."""
+
+    __slots__ = ()
+
+    def observe(self, seen: Observation) -> None:
+        """Set γ ← γ − 1 after a rejection, else γ + 1, within 0 and γ_max."""
+        self._move(-1 if seen.rejected else 1)
+
+
+class FsmController(CounterController):
+    """The saturating counter rule."""
+
+    name: str = "fsm"
+    row = FsmRow
+
+
+class CacheFsmRow(CounterRow):
     """The counter of one request, and the set of tokens in its text."""
 
-    __slots__ = ("_cache", "_gamma", "_maximum")
+    __slots__ = ("_cache",)
 
     def __init__(self, initial: int, maximum: int) -> None:
-        self._gamma, self._maximum = initial, maximum
+        super().__init__(initial, maximum)
         self._cache: set[int] | None = None
-
-    def next_gamma(self, batch: int) -> int:
-        """Return the counter."""
-        return self._gamma
 
     def observe(self, seen: Observation) -> None:
         """Apply the three rules, then add the round's tokens to the cache; needs ``seen.text``."""
@@ -73,89 +91,41 @@ class CacheFsmRow:
         if self._cache is None:
             self._cache = set(seen.text[: max(0, before)])  # the prompt
         judged = emitted[: seen.accepted] if seen.drafted else emitted
-        self._move(known=not self._cache.isdisjoint(judged), seen=seen)
+        known = not self._cache.isdisjoint(judged)
+        self._move((1 if known else -1) + (seen.drafted > 0 and not seen.rejected))
         self._cache.update(emitted)
 
-    def _move(self, known: bool, seen: Observation) -> None:
-        step = 1 if known else -1
-        if seen.drafted and not seen.rejected:
-            step += 1
-        self._gamma = min(self._maximum, max(0, self._gamma + step))
 
-
-class CacheFsmController(RowByRow):
-    """The cache-aware counter rule. ``maximum`` is the paper's γ_max."""
+class CacheFsmController(CounterController):
+    """The cache-aware counter rule."""
 
     name: str = "cache_fsm"
-
-    def __init__(self, initial: int, maximum: int) -> None:
-        self._initial, self._maximum = initial, maximum
-
-    def start(self) -> CacheFsmRow:
-        """Return the state of a new request, which begins with ``initial``."""
-        return CacheFsmRow(self._initial, self._maximum)
+    row = CacheFsmRow
 
 
-GAMMA_MIN = 1
-
-
-class HeuristicRow:
+class HeuristicRow(CounterRow):
     """The γ of one request."""
 
-    __slots__ = ("_gamma", "_maximum")
-
-    def __init__(self, initial: int, maximum: int) -> None:
-        self._gamma, self._maximum = max(GAMMA_MIN, initial), maximum
-
-    def next_gamma(self, batch: int) -> int:
-        """Return γ."""
-        return self._gamma
+    __slots__ = ()
+    least = 1
 
     def observe(self, seen: Observation) -> None:
         """Set γ ← γ + 2 when all drafted tokens were accepted, however few there was room for; else γ − 1."""
-        if not seen.drafted:
-            return
-        step = -1 if seen.rejected else 2
-        self._gamma = min(self._maximum, max(GAMMA_MIN, self._gamma + step))
+        if seen.drafted:
+            self._move(-1 if seen.rejected else 2)
 
 
-class HeuristicController(RowByRow):
+class HeuristicController(CounterController):
     """The heuristic_transient rule of transformers."""
 
     name: str = "heuristic"
-
-    def __init__(self, initial: int, maximum: int) -> None:
-        self._initial, self._maximum = initial, maximum
-
-    def start(self) -> HeuristicRow:
-        """Return the state of a new request, which begins with ``initial``."""
-        return HeuristicRow(self._initial, self._maximum)
+    row = HeuristicRow
 
 
-class FixedRow:
-    """State of one request: its gamma."""
-
-    __slots__ = ("_gamma",)
-
-    def __init__(self, gamma: int) -> None:
-        self._gamma = gamma
-
-    def next_gamma(self, batch: int) -> int:
-        """Return the fixed gamma; see :class:`~osd.gamma.base.RowGamma`."""
-        return self._gamma
-
-    def observe(self, seen: Observation) -> None:
-        """Do nothing: nothing is learned."""
-
-
-class FixedController(RowByRow):
+class FixedController(CounterController):
     """The fixed gamma rule: ``gamma`` tokens every round; 0 is plain decoding with the target alone."""
 
     name: str = "fixed"
 
     def __init__(self, gamma: int) -> None:
-        self._gamma = gamma
-
-    def start(self) -> FixedRow:
-        """Return the state of a new request."""
-        return FixedRow(self._gamma)
+        super().__init__(gamma, gamma)

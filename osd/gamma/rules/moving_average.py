@@ -80,12 +80,9 @@ class Slot:
 
     def _fall(self) -> bool:
         before = self._index
-        while self._index > 0 and self.average <= self._floor(self._candidates[self._index - 1]):
+        while self._index > 0 and self.average <= abs(self._candidates[self._index - 1] - 0.5) + self._hysteresis:
             self._index -= 1
         return self._index < before
-
-    def _floor(self, below: int) -> float:
-        return (below - 0.5 if below else 0.5) + self._hysteresis
 
     def _rise(self) -> None:
         while self._index < len(self._candidates) - 1 and self.average > self.gamma - 0.5:
