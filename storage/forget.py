@@ -76,8 +76,7 @@ class Forgetter:
         ids = list(dict.fromkeys(request_ids))
         line = self._note(ids, tenant, who)
         ids = ids if tenant is None else self._ids_of(tenant)
-        with self._db.session(read_only=True) as session:
-            learned = learned_from(session, ids, tenant)
+        learned = self._db.read(learned_from, ids, tenant)
         outcomes = self._forget_outcomes(ids, tenant)
         tables = len(self.drop_tables())
         purged = self._purger.purge_requests(ids)
@@ -90,16 +89,14 @@ class Forgetter:
 
     def news(self, line: int) -> ForgottenSinceLine:
         """Return what was forgotten after a line of the audit trail; 0 comes before all of them."""
-        with self._db.session(read_only=True) as session:
-            return news_after(session, line)
+        return self._db.read(news_after, line)
 
     def drop_tables(self) -> list[str]:
         """Delete tables of n-grams, see :func:`drop_tables`."""
         return drop_tables(self._db, self._weights)
 
     def _ids_of(self, tenant: str) -> list[str]:
-        with self._db.session(read_only=True) as session:
-            return list(session.scalars(select(SampleRow.request_id).where(SampleRow.tenant == tenant)))
+        return self._db.scalars(select(SampleRow.request_id).where(SampleRow.tenant == tenant))
 
     def _forget_outcomes(self, ids: Sequence[str], tenant: str | None) -> int:
         with self._db.session() as session:

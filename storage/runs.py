@@ -164,16 +164,14 @@ class RunLedger:
 
     def get(self, run_id: str) -> TrainingRun:
         """Return a run. Raises NotFound."""
-        with self._db.session(read_only=True) as session:
-            return to_record(_get(session, run_id))
+        return to_record(self._db.read(_get, run_id))
 
     def list(self, draft: str | None = None, limit: int = 50) -> Runs:
         """Return the newest runs, newest first."""
         query = select(RunRow).order_by(RunRow.started_at.desc(), RunRow.id).limit(limit)
         if draft is not None:
             query = query.where(RunRow.draft == draft)
-        with self._db.session(read_only=True) as session:
-            return [to_record(row) for row in session.scalars(query)]
+        return [to_record(row) for row in self._db.scalars(query)]
 
 
 def _lock_current(session: Session, draft: str) -> str:

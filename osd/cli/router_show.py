@@ -113,7 +113,9 @@ def describe(store: Store, route: Route) -> dict[str, Any]:
 
 def draft_row(store: Store, route: Route, draft: str) -> dict[str, Any]:
     """Return one draft of a route, with its statistics there."""
-    did = store.outcomes.acceptance(route=route.name, draft=draft)
+    from storage.outcomes.outcome_window import Window
+
+    did = store.outcomes.acceptance(window=Window(route=route.name, draft=draft))
     facts = {"draft": draft, "requests": did[0].requests if did else 0, "alpha": did[0].alpha if did else None}
     if (version := store.versions.find(draft)) is None:  # the default draft before its first server
         return facts | {"version": None, "kind": None, "options": {}}
@@ -223,8 +225,10 @@ def look(here: CommandContext, store: Store, request: Request) -> tuple[Decision
 def estimate(store: Store, decision: Decision, draft: str) -> dict[str, Any]:
     """Return a draft's statistics on the route, else anywhere: α, and tokens over its share of drafting and verifying
     time."""
+    from storage.outcomes.outcome_window import Window
+
     for measured, route in (("on this route", decision.name), ("anywhere", None)):
-        if did := store.outcomes.acceptance(route=route, draft=draft):
+        if did := store.outcomes.acceptance(window=Window(route=route, draft=draft)):
             row = did[0]
             spent = row.draft_ms + row.verify_ms
             return {

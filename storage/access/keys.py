@@ -107,8 +107,7 @@ class KeyLedger(Repository):
 
     def list(self) -> list[ApiKey]:
         """Return every key ever created, oldest first."""
-        with self._db.session(read_only=True) as session:
-            return [to_record(row) for row in session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at))]
+        return [to_record(row) for row in self._db.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at))]
 
     def revoke(self, key_id: str, who: str | None = None) -> ApiKey:
         """Revoke a key; one that has ended stays as it is. Raises UnknownKey."""

@@ -14,7 +14,7 @@ from storage.records import EVERYBODY
 from storage.settings import PrivacySettings
 from storage.sql import audit
 from storage.sql.database import Database
-from storage.sql.tables import RoutePinRow, RouteRow, SampleRow, TenantRow, table_of
+from storage.sql.tables import RoutePinRow, RouteRow, SampleRow, TenantRow, record_of, table_of
 
 _TENANTS = table_of(TenantRow).c
 SAID = select(_TENANTS.name, _TENANTS.learn)
@@ -41,14 +41,13 @@ class TenantLedger:
 
     def list(self) -> list[Tenant]:
         """Return the tenants, in order of name."""
-        with self._db.session(read_only=True) as session:
-            return [_to_record(row) for row in session.scalars(select(TenantRow).order_by(TenantRow.name))]
+        return [record_of(Tenant, row) for row in self._db.scalars(select(TenantRow).order_by(TenantRow.name))]
 
     def get(self, name: str) -> Tenant:
         """Return a tenant's permissions, its own or those of the settings."""
         with self._db.session(read_only=True) as session:
             row = session.get(TenantRow, name)
-            return Tenant(name, self._privacy.learn, self._privacy.share) if row is None else _to_record(row)
+            return Tenant(name, self._privacy.learn, self._privacy.share) if row is None else record_of(Tenant, row)
 
     def allow(
         self, name: str, *, learn: bool | None = None, share: bool | None = None, who: str | None = None
@@ -69,8 +68,7 @@ class TenantLedger:
     def learnable(self, tenants: Iterable[str]) -> set[str]:
         """Return the tenants whose requests may be stored."""
         asked = set(tenants)
-        with self._db.session(read_only=True) as session:
-            self._said = {row.name: row.learn for row in session.execute(SAID)}
+        self._said = {row.name: row.learn for row in self._db.rows(SAID)}
         return {tenant for tenant in asked if self._said.get(tenant, self._privacy.learn)}
 
     def last_known(self, tenants: Iterable[str]) -> set[str]:
@@ -98,7 +96,3 @@ def _owner(session: Session, draft: str) -> tuple[str, str] | None:
     routes = [row.name for row in session.scalars(select(RouteRow)) if draft_of(draft) in (row.draft, *row.candidates)]
     pinned = list(session.scalars(select(RoutePinRow.tenant).where(RoutePinRow.route.in_(routes))))
     return (pinned[0], routes[0]) if len(routes) == len(pinned) == 1 and pinned[0] != EVERYBODY else None
-
-
-def _to_record(row: TenantRow) -> Tenant:
-    return Tenant(row.name, row.learn, row.share)

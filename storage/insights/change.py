@@ -155,8 +155,7 @@ def _sides(store: Store, proposal: RouteProposal, route: str) -> tuple[list[Buck
     sides: tuple[list[Bucket], list[Bucket]] = ([], [])
     if "moved_at" not in proposal.facts:
         return sides
-    rows = store.outcomes.acceptance(["minute"], since=proposal.facts["oldest"], route=route)
-    for row in rows:
+    for row in store.outcomes.acceptance(["minute"], Window(proposal.facts["oldest"], route=route)):
         is_new = row.by["minute"] >= proposal.facts["moved_at"] - MINUTE
         sides[is_new].append((row.accepted, row.accepted + row.rejections))
     return sides

@@ -62,8 +62,7 @@ def positions(db: Database, window: Window, by: Sequence[str] = ()) -> list[Plac
     if unknown := [name for name in by if name not in GROUPS]:
         raise BadInput(reason=f"Places in a draft cannot be told apart by {unknown[0]!r}; known: {', '.join(GROUPS)}.")
     columns = {name: GROUPS[name] for name in by} | {"position": PositionRow.position}
-    with db.session(read_only=True) as session:
-        found = grouped(session, PositionRow, window, columns, POSITION_COUNTS)
+    found = db.read(grouped, PositionRow, window, columns, POSITION_COUNTS)
     return [
         PlaceRow(dict(zip(by, key, strict=False)), key[-1], int(drafted), int(accepted), int(refused))
         for key, (drafted, accepted, refused) in found.items()

@@ -37,8 +37,7 @@ def served(db: Database, version: str, since: float, limit: int) -> list[ServedP
     """Return the newest parts that ended at ``since`` (Unix seconds) or later, newest first."""
     columns = (getattr(OutcomeRow, name) for name in ServedPart.__dataclass_fields__)
     query = select(*columns).where(OutcomeRow.draft_version == version, OutcomeRow.finished_at >= since)
-    with db.session(read_only=True) as session:
-        return [ServedPart(*row) for row in session.execute(query.order_by(OutcomeRow.id.desc()).limit(limit))]
+    return [ServedPart(*row) for row in db.rows(query.order_by(OutcomeRow.id.desc()).limit(limit))]
 
 
 QUIET = 20

@@ -6,7 +6,7 @@ Traffic that took s seconds at acceptance α would have taken s L(α) ÷ L(α �
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -187,9 +187,7 @@ def _gains(store: Store, draft: str) -> dict[str, float]:
 
 
 def _saved(store: Store, window: Window, gains: dict[str, float]) -> float:
-    rows: Iterable[AcceptanceRow] = store.outcomes.acceptance(
-        ["version"], window.since, window.until, draft=window.draft
-    )
+    rows = store.outcomes.acceptance(["version"], window)
     return sum(_saved_by(row, gains.get(row.by["version"], 0.0)) for row in rows)
 
 

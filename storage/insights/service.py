@@ -40,10 +40,7 @@ class Answers:
 
     def acceptance(self, window: Window = EVERYTHING, by: Sequence[str] = ()) -> list[AcceptanceRow]:
         """Return acceptance grouped by route, version, controller, tenant, worker, and one of minute, hour, day."""
-        found = self.store.outcomes
-        return found.acceptance(
-            by, window.since, window.until, route=window.route, draft=window.draft, version=window.version
-        )
+        return self.store.outcomes.acceptance(by, window)
 
     def positions(self, window: Window = EVERYTHING, by: Sequence[str] = ()) -> list[PlaceRow]:
         """Return acceptance by position in the draft, grouped by route, version, and one of minute, hour, day."""

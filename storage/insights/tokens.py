@@ -55,8 +55,7 @@ class JudgedPositions:
 
 def judged(db: Database, files: SegmentFiles, window: Window, limit: int) -> JudgedPositions:
     """Read the positions of the newest ``limit`` requests in the window from their segments. Raises SegmentDamaged."""
-    with db.session(read_only=True) as session:
-        places = sorted(_places(session, window, limit))
+    places = sorted(db.read(_places, window, limit))
     parts = [part for path, group in groupby(places, key=lambda row: row[:2]) for part in _parts(files, path, group)]
     columns = [
         np.concatenate([np.zeros(0, np.int64), *column]) for column in (zip(*parts, strict=True) if parts else [[]] * 3)

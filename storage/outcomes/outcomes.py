@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.errors import BadInput
-from storage.outcomes.outcome_window import Window, grouped
+from storage.outcomes.outcome_window import EVERYTHING, Window, grouped
 from storage.records import Outcome, ratio
 from storage.routes.route_names import under_present_names
 from storage.sql.database import Database
@@ -128,25 +128,13 @@ class OutcomeStore:
             session.execute(delete(OutcomeRow).where(OutcomeRow.id <= newest - self._log_rows))
         return True
 
-    def acceptance(
-        self,
-        by: Sequence[str] = (),
-        since: float | None = None,
-        until: float | None = None,
-        route: str | None = None,
-        draft: str | None = None,
-        version: str | None = None,
-    ) -> list[AcceptanceRow]:
+    def acceptance(self, by: Sequence[str] = (), window: Window = EVERYTHING) -> list[AcceptanceRow]:
         """Return sums grouped by route, version, controller, tenant, worker, engine, and one of minute, hour, day.
-
-        ``since`` and ``until`` are Unix seconds, widened to whole minutes. Raises BadInput for another name.
-        """
+        Raises BadInput for another name."""
         names = (by,) if isinstance(by, str) else tuple(by)
         if unknown := [name for name in names if name not in COLUMNS]:
             raise BadInput(reason=f"Acceptance cannot be told apart by {unknown[0]!r}; known: {', '.join(COLUMNS)}.")
-        window = Window(since, until, route, draft, version)
-        with self._db.session(read_only=True) as session:
-            found = grouped(session, CounterRow, window, {name: COLUMNS[name] for name in names}, COUNTS)
+        found = self._db.read(grouped, CounterRow, window, {name: COLUMNS[name] for name in names}, COUNTS)
         return [AcceptanceRow(dict(zip(names, key, strict=True)), *sums) for key, sums in found.items()]
 
     def recent(
@@ -165,8 +153,7 @@ class OutcomeStore:
             query = query.where(OutcomeRow.request_id == request_id)
         if since is not None:
             query = query.where(OutcomeRow.finished_at >= since)
-        with self._db.session(read_only=True) as session:
-            return [_to_outcome(row) for row in session.scalars(query)]
+        return [Outcome(**{name: getattr(row, name) for name in LOGGED}) for row in self._db.scalars(query)]
 
 
 def _is_new(session: Session, dialect: str, batch: str) -> bool:
@@ -177,7 +164,3 @@ def _is_new(session: Session, dialect: str, batch: str) -> bool:
 
 def _line(outcome: Outcome, worker: str) -> dict[str, Any]:
     return {"worker": worker, **dict(zip(LOGGED, _logged(outcome), strict=True))}
-
-
-def _to_outcome(row: OutcomeRow) -> Outcome:
-    return Outcome(**{name: getattr(row, name) for name in LOGGED})

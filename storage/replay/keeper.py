@@ -82,8 +82,7 @@ class RetentionKeeper:
         """
         if settings.keeps_all:
             return Retained(NOTHING, {})
-        with self._db.session(read_only=True) as session:
-            doomed = decide(_index(session), settings, records.now())
+        doomed = decide(self._db.read(_index), settings, records.now())
         purged = NOTHING if dry or not doomed else self._purger.purge_requests(list(doomed), spare_claimed=True)
         return Retained(purged, dict(Counter(doomed.values())))
 
@@ -124,8 +123,7 @@ class RetentionKeeper:
 
         Changes nothing; skips what a purge or a compaction moves meanwhile. Raises CannotDecrypt, PlaceUnreachable.
         """
-        with self._db.session(read_only=True) as session:
-            rows = list(session.scalars(select(SegmentRow).order_by(SegmentRow.created_at)))
+        rows = self._db.scalars(select(SegmentRow).order_by(SegmentRow.created_at))
         seen = requests = positions = 0
         faults = []
         for row in rows:
@@ -143,8 +141,7 @@ class RetentionKeeper:
         except SegmentDamaged as error:
             return str(error.facts["reason"])
         query = select(SampleRow.row, SampleRow.request_id, SampleRow.positions).where(SampleRow.segment_id == row.id)
-        with self._db.session(read_only=True) as session:
-            index = {number: (request_id, positions) for number, request_id, positions in session.execute(query)}
+        index = {number: (request_id, positions) for number, request_id, positions in self._db.rows(query)}
         if index != {number: (each.request_id, len(each)) for number, each in enumerate(found)}:
             return "it holds other requests than its index says"
         said, holds = (row.requests, row.positions), (len(found), sum(map(len, found)))

@@ -113,8 +113,7 @@ class Purger:
         return purged
 
     def _affected(self, wanted: Conditions) -> list[str]:
-        with self._db.session(read_only=True) as session:
-            return list(session.scalars(select(SampleRow.segment_id).where(*wanted).distinct()))
+        return self._db.scalars(select(SampleRow.segment_id).where(*wanted).distinct())
 
     def _purge_segment(self, segment_id: str, wanted: Conditions) -> Purged:
         with self._db.session() as session:
@@ -187,16 +186,14 @@ def drop_segment(session: Session, segment: SegmentRow) -> None:
 
 def sweep_segments(db: Database, place: FilePlace) -> list[Swept]:
     """Delete orphaned segments and those that were never finished."""
-    with db.session(read_only=True) as session:
-        known = set(session.scalars(select(SegmentRow.path)))  # nearly all that lie there
+    known = set(db.scalars(select(SegmentRow.path)))  # nearly all that lie there
     if isinstance(place, LocalFolder):
         return place.sweep(SEGMENT, lambda path: _is_indexed(db, path), known)
     return _sweep_objects(db, place, known)
 
 
 def _is_indexed(db: Database, path: str) -> bool:
-    with db.session(read_only=True) as session:
-        return session.scalar(select(SegmentRow.id).where(SegmentRow.path == path)) is not None
+    return db.scalar(select(SegmentRow.id).where(SegmentRow.path == path)) is not None
 
 
 def _sweep_objects(db: Database, place: FilePlace, known: set[str]) -> list[Swept]:

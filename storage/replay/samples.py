@@ -92,8 +92,7 @@ class SampleStore:
 
     def without_forgotten(self, batch: Sequence[RequestSamples]) -> list[RequestSamples]:
         """Return the requests not named as forgotten in the audit trail, which is written before they are deleted."""
-        with self._db.session(read_only=True) as session:
-            gone = forgotten(session, map(_finished, batch))
+        gone = self._db.read(forgotten, map(_finished, batch))
         return [samples for samples in batch if samples.request_id not in gone]
 
     def _index(self, new: NewSegment, batch: list[RequestSamples]) -> None:
@@ -185,8 +184,7 @@ class SampleStore:
 
     def stats(self) -> list[ReplayStats]:
         """Return the totals of stored requests, route by route."""
-        with self._db.session(read_only=True) as session:
-            return sample_index.stats(session)
+        return self._db.read(sample_index.stats)
 
     def purge(self, **conditions: Any) -> Purged:
         """Delete samples that meet every condition given, for good. See :meth:`storage.replay.purge.Purger.purge`."""
@@ -200,8 +198,7 @@ class SampleStore:
         """
         wanted = sample_index.meeting(**conditions)
         query = select(SampleRow.request_id).where(*wanted).order_by(SampleRow.created_at, SampleRow.request_id)
-        with self._db.session(read_only=True) as session:
-            ids = list(session.scalars(query))
+        ids = self._db.scalars(query)
         return write_export(Path(path), map(self.read, chunks(ids, 64)), self.files.cipher, overwrite=overwrite)
 
     def import_file(self, path: Path) -> ImportResult:

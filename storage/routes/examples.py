@@ -82,8 +82,7 @@ class ExampleStore:
         """Return the number of the newest change of what topics are learned from; 0 before there was one."""
         learned_from = AuditRow.action.in_(("router teach", "router forget", "router background"))
         newest = select(func.max(AuditRow.id)).where(learned_from)
-        with self._db.session(read_only=True) as session:
-            return session.scalar(newest) or 0
+        return self._db.scalar(newest) or 0
 
     def list(self) -> Pairs:
         """Return (topic, text) pairs, in the order in which they were taught."""
@@ -95,8 +94,7 @@ class ExampleStore:
 
     def counts(self) -> dict[str, int]:
         """Return topic -> number of examples."""
-        with self._db.session(read_only=True) as session:
-            return _counts(session)
+        return self._db.read(_counts)
 
 
 def teach(session: Session, examples: Iterable[tuple[str, str]], who: str | None, redactor: Redactor) -> TeachResult:
@@ -174,8 +172,7 @@ class BackgroundStore(Repository):
     def list(self) -> list[Features]:
         """Return the features of every prompt, shape (n,) each, in the order of request ids."""
         newest = select(RouteBackgroundRow.features).order_by(RouteBackgroundRow.request_id)
-        with self._db.session(read_only=True) as session:
-            return [np.frombuffer(row, "<u4").astype(np.int64) for row in session.scalars(newest)]
+        return [np.frombuffer(row, "<u4").astype(np.int64) for row in self._db.scalars(newest)]
 
     def taken_at(self) -> tuple[int, int]:
         """Return the number of prompts taken last, and the revision of the routes then; zeros before the first."""

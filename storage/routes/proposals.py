@@ -64,16 +64,14 @@ class ProposalLedger(Repository):
 
     def get(self, number: int) -> RouteProposal:
         """Return a proposal. Raises UnknownProposal."""
-        with self._db.session(read_only=True) as session:
-            return _to_record(_get(session, number))
+        return _to_record(self._db.read(_get, number))
 
     def list(self, state: ProposalState | None = None, limit: int = 100) -> Proposals:
         """Return proposals newest first, optionally in one state alone."""
         query = select(RouteProposalRow).order_by(RouteProposalRow.id.desc()).limit(limit)
         if state is not None:
             query = query.where(RouteProposalRow.state == state.value)
-        with self._db.session(read_only=True) as session:
-            return [_to_record(row) for row in session.scalars(query)]
+        return [_to_record(row) for row in self._db.scalars(query)]
 
     def set_state(self, number: int, state: ProposalState, facts: Mapping[str, Any] | None = None) -> RouteProposal:
         """Settle an OPEN proposal, adding ``facts`` to its own; setting the same state again is fine.

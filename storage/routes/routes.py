@@ -52,23 +52,19 @@ class RouteTable:
 
     def list(self) -> Routes:
         """Return every route, in order of name."""
-        with self._db.session(read_only=True) as session:
-            return [route_rows.to_record(row) for row in route_rows.all_rows(session)]
+        return [route_rows.to_record(row) for row in self._db.read(route_rows.all_rows)]
 
     def get(self, name: str) -> Route:
         """Return a route. Raises UnknownRoute."""
-        with self._db.session(read_only=True) as session:
-            return route_rows.to_record(route_rows.get_row(session, name))
+        return route_rows.to_record(self._db.read(route_rows.get_row, name))
 
     def created(self) -> dict[str, float | None]:
         """Return route -> time of creation in Unix seconds; None where an older release did not record it."""
-        with self._db.session(read_only=True) as session:
-            return {row.name: row.created_at for row in route_rows.all_rows(session)}
+        return {row.name: row.created_at for row in self._db.read(route_rows.all_rows)}
 
     def pins(self) -> dict[str, str]:
         """Return tenant (``*`` for every other) -> route."""
-        with self._db.session(read_only=True) as session:
-            return route_rows.pins(session)
+        return self._db.read(route_rows.pins)
 
     def plan(self) -> RoutePlan:
         """Return routes, pins and former names in one consistent snapshot."""
@@ -83,13 +79,11 @@ class RouteTable:
 
     def revision(self) -> int:
         """Return the id of the newest change; it rises with every change."""
-        with self._db.session(read_only=True) as session:
-            return route_rows.revision(session)
+        return self._db.read(route_rows.revision)
 
     def history(self, route: str | None = None, limit: int = 100) -> Changes:
         """Return the newest changes, newest first, optionally of one route, its former names included."""
-        with self._db.session(read_only=True) as session:
-            return route_rows.history(session, route, limit)
+        return self._db.read(route_rows.history, route, limit)
 
     # changes
 

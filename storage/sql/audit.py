@@ -149,5 +149,4 @@ class AuditTrail(Repository):
         self, subject: str | None = None, limit: int = 50, *, action: str | None = None, since: float | None = None
     ) -> list[AuditEntry]:
         """Return the newest lines, newest first, see :func:`history`."""
-        with self._db.session(read_only=True) as session:
-            return history(session, subject, limit, action=action, since=since)
+        return self._db.read(history, subject, limit, action=action, since=since)

@@ -7,19 +7,22 @@ error, and turns the driver's errors into :class:`~storage.errors.StoreError`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import text
+from sqlalchemy import Row, Select, text
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.selectable import TypedReturnsRows
 
 from storage import records
 from storage.files.files import writing
 from storage.sql import schema
 from storage.sql.drivers import DRIVER_ERRORS, make_engine, parse_url, show_url, sqlite_file, translate
 
+P = ParamSpec("P")
+T = TypeVar("T")
 CHUNK = 5_000
 """Ids in one statement; SQLite takes at most 32,766 parameters."""
 
@@ -54,6 +57,25 @@ class Database:
                 yield session
         except DRIVER_ERRORS as error:
             raise translate(error, self._url) from error
+
+    def read(self, ask: Callable[Concatenate[Session, P], T], *args: P.args, **options: P.kwargs) -> T:
+        """Return what ``ask`` finds, in a transaction of its own that changes nothing."""
+        with self.session(read_only=True) as session:
+            return ask(session, *args, **options)
+
+    def scalar(self, query: TypedReturnsRows[tuple[T]]) -> T | None:
+        """Return the first column of the query's first row; None where there is no row."""
+        return self.read(Session.scalar, query)
+
+    def scalars(self, query: TypedReturnsRows[tuple[T]]) -> list[T]:
+        """Return the first column of all rows of a query."""
+        with self.session(read_only=True) as session:
+            return list(session.scalars(query))
+
+    def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """Return all rows of a query."""
+        with self.session(read_only=True) as session:
+            return session.execute(query).all()
 
     def check(self) -> dict[str, Any]:
         """Return url, dialect, server, found and needed schema, whether that is current, and milliseconds to answer.

@@ -94,8 +94,7 @@ class SuspectList(Repository):
         """Return the newest requests that were set aside."""
         columns = SampleRow.request_id, SampleRow.route, SampleRow.segment_id, SampleRow.failures, SampleRow.set_aside
         query = select(*columns).where(SampleRow.set_aside.is_not(None)).order_by(SampleRow.created_at.desc())
-        with self._db.session(read_only=True) as session:
-            rows: Sequence[Any] = session.execute(query.limit(limit)).all()
+        rows: Sequence[Any] = self._db.rows(query.limit(limit))
         return [SetAside(*row) for row in rows]
 
     def retry(self) -> int:

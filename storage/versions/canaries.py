@@ -102,14 +102,12 @@ class CanaryLedger(Repository):
     def watched(self, worker: str) -> list[Canary]:
         """Return the canaries that a server serves."""
         mine = CanaryRow.worker == worker, CanaryRow.state == CanaryState.WATCHING.value
-        with self._db.session(read_only=True) as session:
-            return [to_canary(row) for row in session.scalars(select(CanaryRow).where(*mine))]
+        return [to_canary(row) for row in self._db.scalars(select(CanaryRow).where(*mine))]
 
     def list(self, draft: str | None = None, limit: int = 20) -> list[Canary]:
         """Return the newest canaries, newest first."""
         query = select(CanaryRow).order_by(CanaryRow.began_at.desc()).limit(limit)
-        with self._db.session(read_only=True) as session:
-            return [to_canary(row) for row in session.scalars(query if draft is None else query.filter_by(draft=draft))]
+        return [to_canary(row) for row in self._db.scalars(query if draft is None else query.filter_by(draft=draft))]
 
     def note_look(self, version: str, facts: Mapping[str, Any]) -> None:
         """Record that a canary's acceptance was judged once more."""

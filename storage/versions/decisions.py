@@ -29,13 +29,11 @@ class DecisionLedger:
 
     def holds(self) -> dict[str, Hold]:
         """Return draft -> its hold, of those that are held."""
-        with self._db.session(read_only=True) as session:
-            return held(session)
+        return self._db.read(held)
 
     def aliases(self) -> dict[str, list[str]]:
         """Return version -> its names of one's own."""
-        with self._db.session(read_only=True) as session:
-            return aliases(session)
+        return self._db.read(aliases)
 
     # what serves
 

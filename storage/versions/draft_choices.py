@@ -30,9 +30,8 @@ from storage import records
 from storage.errors import BadInput, DraftHeld, UnknownDraft
 from storage.records import DEFAULT_DRAFT
 from storage.settings import LearnSettings
-from storage.sql.database import Database
 from storage.sql.drivers import plain
-from storage.sql.ledger import NAME, known_drafts, lock_draft
+from storage.sql.ledger import NAME, known_drafts
 from storage.sql.tables import DraftRow, VersionAliasRow
 
 
@@ -124,7 +123,7 @@ KEYS = ("method", "lora_rank")
 """Keys of ``[learn]`` that a draft may override."""
 
 
-def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the validated options. Raises BadInput for an unknown key, or a value out of range."""
     if unknown := sorted(set(options) - set(KEYS)):
         raise BadInput(reason=f"A draft has no option {unknown[0]!r} of its own; known: {', '.join(KEYS)}.")
@@ -136,18 +135,9 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
-def read_options(db: Database, draft: str) -> dict[str, Any]:
+def read_options(session: Session, draft: str) -> dict[str, Any]:
     """Return a draft's options. Raises UnknownDraft."""
-    with db.session(read_only=True) as session:
-        row = session.get(DraftRow, draft)
-        if row is None:
-            raise UnknownDraft(draft=draft, known=known_drafts(session))
-        return dict(row.options)
-
-
-def write_options(db: Database, draft: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace a draft's options. Raises UnknownDraft, BadInput."""
-    kept = _checked(options)
-    with db.session() as session:
-        lock_draft(session, draft).options = kept
-    return kept
+    row = session.get(DraftRow, draft)
+    if row is None:
+        raise UnknownDraft(draft=draft, known=known_drafts(session))
+    return dict(row.options)

@@ -137,14 +137,3 @@ def _unmarked_on_error(files: WeightFiles, path: str) -> Iterator[None]:
         if not was_marked:
             files.unmark(path)
         raise
-
-
-def reject(db: Database, version_id: str, evidence: Mapping[str, Any]) -> DraftVersion:
-    """Reject a candidate, see :meth:`storage.versions.versions.VersionLedger.reject`."""
-    with db.session() as session:
-        lock_draft(session, get_row(session, version_id).draft)
-        row = get_row(session, version_id, lock=True)
-        if row.state != VersionState.REJECTED.value:
-            require_state(row, "rejecting", VersionState.CANDIDATE)
-            row.state, row.evidence = VersionState.REJECTED.value, plain(evidence)
-        return to_record(row)

@@ -66,18 +66,15 @@ class TargetLedger(Repository):
 
     def newest(self) -> str | None:
         """Return the digest of the target that began to serve last; None before the first."""
-        with self._db.session(read_only=True) as session:
-            return session.scalar(select(TargetRow.digest).order_by(TargetRow.served_at.desc()).limit(1))
+        return self._db.scalar(select(TargetRow.digest).order_by(TargetRow.served_at.desc()).limit(1))
 
     def name_of(self, digest: str | None) -> str | None:
         """Return the folder or hub name that a target last served by; None where it never did."""
-        with self._db.session(read_only=True) as session:
-            return session.scalar(select(TargetRow.name).where(TargetRow.digest == digest))
+        return self._db.scalar(select(TargetRow.name).where(TargetRow.digest == digest))
 
     def named(self, begin: str) -> str:
         """Return the digest that begins so. Raises NotFound unless there is one."""
-        with self._db.session(read_only=True) as session:
-            known = {row.digest: row.name for row in session.scalars(select(TargetRow).order_by(TargetRow.served_at))}
+        known = {row.digest: row.name for row in self._db.scalars(select(TargetRow).order_by(TargetRow.served_at))}
         found = [digest for digest in known if digest.startswith(begin)]
         if len(found) != 1:
             shown = ", ".join(f"{digest[:SHORT]} ({name})" for digest, name in known.items()) or "none"
@@ -86,8 +83,7 @@ class TargetLedger(Repository):
 
     def of_lines(self) -> dict[str, str | None]:
         """Return line -> its target."""
-        with self._db.session(read_only=True) as session:
-            return {row.name: row.target for row in session.scalars(select(DraftRow))}
+        return {row.name: row.target for row in self._db.scalars(select(DraftRow))}
 
     def unnamed(self) -> int:
         """Return the number of stored requests that name no target."""

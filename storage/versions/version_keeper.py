@@ -133,8 +133,7 @@ class VersionKeeper:
 
         Raises StoreWriteFailed, PlaceUnreachable.
         """
-        with self._db.session(read_only=True) as session:
-            drafts = list(session.scalars(select(DraftRow.name).order_by(DraftRow.name)))
+        drafts = self._db.scalars(select(DraftRow.name).order_by(DraftRow.name))
         found = [one for draft in drafts for one in self._of_draft(draft, limits, dry=dry)]
         rules, size = Counter(rule for _, rule in found), sum(version.bytes or 0 for version, _ in found)
         return EndedVersions(tuple(version.id for version, _ in found), size, dict(rules))

@@ -17,7 +17,17 @@ from storage.files.files import TemporaryPath, writing
 from storage.files.places import Swept
 from storage.records import DEFAULT_DRAFT, DraftVersion, TrainingRun, VersionState, new_id
 from storage.sql.database import Database
-from storage.sql.ledger import get_row, known_drafts, lineage_of, require_name, require_weights, to_record
+from storage.sql.drivers import plain
+from storage.sql.ledger import (
+    get_row,
+    known_drafts,
+    lineage_of,
+    lock_draft,
+    require_name,
+    require_state,
+    require_weights,
+    to_record,
+)
 from storage.sql.tables import DraftRow, VersionRow
 from storage.versions import draft_choices, promotion, publication, weights
 from storage.versions.draft_choices import resolve
@@ -67,8 +77,7 @@ class VersionLedger:
 
     def lines(self, drafts: Iterable[str]) -> Names:
         """Return the lines of these drafts that have weights and are about a target, by name."""
-        with self._db.session(read_only=True) as session:
-            return lines(session, drafts)
+        return self._db.read(lines, drafts)
 
     def target_of(self, line: str) -> str | None:
         """Return the target that a line is about; None where it is not known."""
@@ -84,8 +93,7 @@ class VersionLedger:
             query = query.where(VersionRow.deleted_at.is_(None))
         if draft is not None:
             query = query.where(VersionRow.draft == draft)
-        with self._db.session(read_only=True) as session:
-            return [to_record(row) for row in session.scalars(query)]
+        return [to_record(row) for row in self._db.scalars(query)]
 
     def lineage(self, version_id: str) -> Versions:
         """Return the version, its parent, and so on up to number 0."""
@@ -97,21 +105,22 @@ class VersionLedger:
 
         A killed server stays until it is known to be gone (:mod:`storage.access.processes`).
         """
-        with self._db.session(read_only=True) as session:
-            return promotion.serving(session, draft)
+        return self._db.read(promotion.serving, draft)
 
     def served_by(self, worker: str) -> dict[str, str]:
         """Return draft -> the version of it that a server last reported."""
-        with self._db.session(read_only=True) as session:
-            return promotion.served_by(session, worker)
+        return self._db.read(promotion.served_by, worker)
 
     def options(self, draft: str) -> dict[str, Any]:
         """Return the draft's overrides of ``[learn]``: ``method``, ``lora_rank``. Raises UnknownDraft."""
-        return draft_choices.read_options(self._db, draft)
+        return self._db.read(draft_choices.read_options, draft)
 
     def set_options(self, draft: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Replace the draft's overrides. Raises UnknownDraft, and BadInput for another key or a value out of range."""
-        return draft_choices.write_options(self._db, draft, wanted)
+        kept = draft_choices.checked_options(wanted)
+        with self._db.session() as session:
+            lock_draft(session, draft).options = kept
+        return kept
 
     def folder(self, version: DraftVersion) -> Path:
         """Return a local folder with the version's files, downloading them if need be.
@@ -241,7 +250,13 @@ class VersionLedger:
 
     def reject(self, version_id: str, evidence: Mapping[str, Any]) -> DraftVersion:
         """Reject a candidate that the gate found no better; twice is fine. Raises WrongState for any other version."""
-        return publication.reject(self._db, version_id, evidence)
+        with self._db.session() as session:
+            lock_draft(session, get_row(session, version_id).draft)
+            row = get_row(session, version_id, lock=True)
+            if row.state != VersionState.REJECTED.value:
+                require_state(row, "rejecting", VersionState.CANDIDATE)
+                row.state, row.evidence = VersionState.REJECTED.value, plain(evidence)
+            return to_record(row)
 
     # changes after publication
 

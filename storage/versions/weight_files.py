@@ -29,7 +29,7 @@ from sqlalchemy import select
 from storage.errors import DatabaseUnreachable, OsdError, StoreWriteFailed, WeightsDamaged
 from storage.files.bucket import ObjectStore, open_place
 from storage.files.files import TemporaryPath, make_folder, remove, seized, size_of, taken_back_on_error, writing
-from storage.files.places import FilePlace, Found, LocalFolder, Swept
+from storage.files.places import Found, LocalFolder, Swept
 from storage.records import DraftVersion, new_id
 from storage.sql.database import Database
 from storage.sql.ledger import lock_all_drafts
@@ -44,33 +44,35 @@ Enter = Callable[[str], None]
 
 
 class WeightFiles:
-    """Weights in a place; ``path`` is a version's, relative to it.
+    """Weights in a local folder, from which they are read as they lie. ``path`` is a version's, relative to it.
 
-    ``folder`` is the local one in which weights are written aside, and from which they are read.
+    ``folder`` is the local one in which weights are written aside, and from which they are read: of a bucket, a cache.
     """
 
-    def __init__(self, place: FilePlace, folder: Path) -> None:
+    def __init__(self, place: LocalFolder | ObjectStore, folder: Path) -> None:
         self.place, self.folder = place, folder
 
     def path(self, draft: str, version_id: str, key: str) -> str:
         """Return the path for a new version; ``key`` is 32 hexadecimal digits of its own."""
-        raise NotImplementedError
+        return f"{draft}/{version_id}"
 
-    def entering(self, aside: TemporaryPath, draft: str, key: str) -> Any:
-        """Return a context with what puts weights in place while a version's row is created; an OsdError deletes them
-        again.
+    @contextmanager
+    def entering(self, aside: TemporaryPath, draft: str, key: str) -> Iterator[Enter]:
+        """Yield what puts the weights that were written aside in their place, while a version's row is created; an
+        OsdError deletes them again.
 
         Raises StoreWriteFailed, PlaceUnreachable.
         """
-        raise NotImplementedError
+        with taken_back_on_error(aside):
+            yield lambda path: aside.rename(self.folder / path)
 
     def local(self, version: DraftVersion) -> Path:
         """Return a local folder with the version's files. Raises WeightsDamaged, PlaceUnreachable."""
         return self.folder / version.path
 
     def verify(self, version: DraftVersion, *, ready: bool) -> None:
-        """Raise WeightsDamaged unless the files match their digest and, if ``ready``, the READY marker is there."""
-        raise NotImplementedError
+        """Raise WeightsDamaged unless every byte matches the digest and, if ``ready``, the READY marker is there."""
+        weights.verify(self.local(version), version.id, version.digest, ready=ready)
 
     def master(self, version: DraftVersion) -> Path:
         """Return a local file with the version's float32 weights, which it has. Raises WeightsDamaged,
@@ -78,16 +80,17 @@ class WeightFiles:
         return self.local(version) / weights.MASTER
 
     def sweep(self, db: Database) -> list[Swept]:
-        """Delete what killed processes left behind; return it."""
-        raise NotImplementedError
+        """Delete folders whose versions were never entered in the ledger, or whose deletion did not finish."""
+        assert isinstance(self.place, LocalFolder)
+        return self.place.sweep(VERSION, lambda path: _is_known(db, path))
 
     def is_marked(self, path: str) -> bool:
         """Return whether the READY marker is there."""
         return self.place.exists(f"{path}/{weights.MARKER}")
 
     def mark(self, path: str) -> None:
-        """Write the READY marker; fine if it is there already."""
-        raise NotImplementedError
+        """Write the READY marker and sync it; fine if it is there already."""
+        weights.mark_ready(self.folder / path)
 
     def unmark(self, path: str) -> None:
         """Delete the READY marker."""
@@ -107,52 +110,18 @@ class WeightFiles:
     def remove(self, path: str) -> None:
         """Delete a version's files, cached ones too; fine if there are none. Raises StoreWriteFailed,
         PlaceUnreachable."""
-        raise NotImplementedError
+        with writing(self.folder / path):
+            if (self.folder / path).is_dir():
+                remove(self.folder / path)
 
     def uncache(self, path: str) -> None:
         """Delete this machine's copy of remote files, if there is one. Raises StoreWriteFailed."""
 
 
-class LocalWeights(WeightFiles):
-    """Weights in a local folder, from which they are read as they lie."""
-
-    def __init__(self, place: LocalFolder) -> None:
-        super().__init__(place, place.folder)
-        self._local = place
-
-    def path(self, draft: str, version_id: str, key: str) -> str:
-        """Return a path named after the draft and the version's id."""
-        return f"{draft}/{version_id}"
-
-    @contextmanager
-    def entering(self, aside: TemporaryPath, draft: str, key: str) -> Iterator[Enter]:
-        """Rename the folder that was written aside to its place."""
-        with taken_back_on_error(aside):
-            yield lambda path: aside.rename(self.folder / path)
-
-    def verify(self, version: DraftVersion, *, ready: bool) -> None:
-        """Read every byte and compare the digest. Raises WeightsDamaged."""
-        weights.verify(self.local(version), version.id, version.digest, ready=ready)
-
-    def mark(self, path: str) -> None:
-        """Write the READY file and sync it."""
-        weights.mark_ready(self.folder / path)
-
-    def remove(self, path: str) -> None:
-        """Delete the version's folder."""
-        _delete_folder(self.folder / path)
-
-    def sweep(self, db: Database) -> list[Swept]:
-        """Delete folders whose versions were never entered in the ledger, or whose deletion did not finish."""
-        return self._local.sweep(VERSION, lambda path: _is_known(db, path))
-
-
 class BucketWeights(WeightFiles):
     """Weights in an object store; ``folder`` is the cache."""
 
-    def __init__(self, bucket: ObjectStore, cache: Path) -> None:
-        super().__init__(bucket, cache)
-        self.bucket = bucket
+    place: ObjectStore
 
     def path(self, draft: str, version_id: str, key: str) -> str:
         """Return the version's path, which needs no number: weights are uploaded before anything is locked."""
@@ -257,7 +226,7 @@ class BucketWeights(WeightFiles):
 
     def mark(self, path: str) -> None:
         """Write READY as an empty object."""
-        self.bucket.put(f"{path}/{weights.MARKER}", b"")
+        self.place.put(f"{path}/{weights.MARKER}", b"")
 
     def master(self, version: DraftVersion) -> Path:
         """Return the file in the cache, fetching it if it is not there."""
@@ -283,7 +252,7 @@ class BucketWeights(WeightFiles):
 
     def uncache(self, path: str) -> None:
         """Delete the version's folder in the cache."""
-        _delete_folder(self.folder / path)
+        super().remove(path)
 
     def sweep(self, db: Database) -> list[Swept]:
         """Delete weights in the store that no version refers to, and cached folders long unused.
@@ -326,25 +295,17 @@ def _entered(path: str) -> Any:
 
 
 def _is_known(db: Database, path: str) -> bool:
-    with db.session(read_only=True) as session:
-        return session.scalar(_entered(path)) is not None
-
-
-def _delete_folder(folder: Path) -> None:
-    """Delete a folder durably; fine if it is not there. Raises StoreWriteFailed."""
-    with writing(folder):
-        if folder.is_dir():
-            remove(folder)
+    return db.scalar(_entered(path)) is not None
 
 
 def _sizes(folder: Path, files: list[Path]) -> dict[str, int]:
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 
 
-def weight_files(named: str | None, directory: Path, cache: Path) -> LocalWeights | BucketWeights:
+def weight_files(named: str | None, directory: Path, cache: Path) -> WeightFiles:
     """Return the weights of the place that ``storage.weights`` names; None is ``weights/`` in the data directory.
     Raises BadSetting."""
     place = open_place(named, directory / "weights", "storage.weights")
     if isinstance(place, LocalFolder):
-        return LocalWeights(place)
+        return WeightFiles(place, place.folder)
     return BucketWeights(place, cache / "weights" / hashlib.sha256(place.url.encode()).hexdigest()[:8])

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import BadInput
+from storage.outcomes.outcome_window import Window
 from storage.outcomes.outcomes import OutcomeStore
 from storage.settings import Settings
 from storage.sql.spans import DAY, HOUR, KEPT, MINUTE, by_span, cover
@@ -51,7 +52,7 @@ def test_groups(store: Store) -> None:
         store.outcomes.add([outcome(route=route, draft_version=version, controller=controller, tenant=tenant)], worker)
 
     def requests(*by: str, **filters: str) -> dict[tuple[str, ...], int]:
-        return {tuple(row.by.values()): row.requests for row in store.outcomes.acceptance(by, **filters)}
+        return {tuple(row.by.values()): row.requests for row in store.outcomes.acceptance(by, Window(**filters))}
 
     assert requests("route") == {("chat",): 1, ("sql",): 2}
     assert requests("version") == {("v1",): 1, ("v2",): 2}
@@ -70,7 +71,7 @@ def test_groups(store: Store) -> None:
 def test_a_draft_is_that_of_its_versions(store: Store, tmp_path: Path) -> None:
     ours, other = add_root(store, tmp_path / "a"), add_root(store, tmp_path / "b", "other")
     store.outcomes.add([outcome(draft_version=ours), outcome(draft_version=other), outcome(draft_version="gone")], "a")
-    (row,) = store.outcomes.acceptance(["version"], draft="default")
+    (row,) = store.outcomes.acceptance(["version"], Window(draft="default"))
     assert (row.by, row.requests) == ({"version": ours}, 1)
 
 
@@ -80,7 +81,7 @@ def test_time(store: Store) -> None:
     store.outcomes.add([outcome(finished_at=float(time)) for time in times], "a")
 
     def counts(by: str, **bounds: float) -> dict[int, int]:
-        return {row.by[by]: row.requests for row in store.outcomes.acceptance([by], **bounds)}
+        return {row.by[by]: row.requests for row in store.outcomes.acceptance([by], Window(**bounds))}
 
     assert counts("day") == {day - DAY: 1, day: 5, day + DAY: 1}
     assert counts("hour", since=day, until=day + DAY) == {day: 3, day + HOUR: 1, day + 5 * HOUR: 1}
@@ -91,7 +92,7 @@ def test_time(store: Store) -> None:
             low = -1.0 if since is None else since // 60 * 60
             high = 1e12 if until is None else -(-until // 60) * 60
             expected = sum(low <= time < high for time in times)
-            assert sum(row.requests for row in store.outcomes.acceptance(since=since, until=until)) == expected
+            assert sum(row.requests for row in store.outcomes.acceptance(window=Window(since, until))) == expected
 
 
 @given(st.one_of(st.none(), st.integers(-(10**6), 10**6)), st.one_of(st.none(), st.integers(-(10**6), 10**6)))
