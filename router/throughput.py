@@ -65,11 +65,6 @@ def losses(seen: Sequence[TextScore], costs: Sequence[Costs]) -> list[float]:
     return [1 - speed / best for speed in speeds]
 
 
-def throughput(length: float, rounds: float, rho: float, costs: Costs, gamma: int) -> float:
-    """Return R = L ÷ (b(γ) n + a L ÷ ρ), tokens a second (Theorem 2, Eq. 3)."""
-    return 1e3 * length / (costs.verify_ms[gamma] * rounds + costs.draft_ms * length / rho)
-
-
 def larger_pays(
     length: float, *, rounds: tuple[float, float], rho: tuple[float, float], c: tuple[float, float]
 ) -> bool:

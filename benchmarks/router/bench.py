@@ -12,10 +12,11 @@ import numpy as np
 
 from benchmarks.router import guesses
 from benchmarks.router.folder import KEPT, BenchSides, LabelledFolder
+from benchmarks.router.train_languages import save_languages
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch, note
-from router.language import LanguageModel, save_languages
+from router.language import LanguageModel
 from router.topic import TopicModel
 from storage.errors import BadBenchFile
 from storage.settings import Settings

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.router.folder import BenchSides, Rows, fraction
-from router.language import LanguageModel, train_languages
+from benchmarks.router.train_languages import train_languages
+from router.language import LanguageModel
 from router.language_text import primary
 from router.topic import TopicModel
 from router.topic_training import train_topics

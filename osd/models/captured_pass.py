@@ -75,11 +75,6 @@ Capture = Callable[[Callable[[], Any]], Callable[[], Any]]
 """Takes what is to be captured, which may be run, and returns what does the same again."""
 
 
-def run_again(run: Callable[[], Any]) -> Callable[[], Any]:
-    """Capture nothing: what is to be captured is run each time."""
-    return run
-
-
 class CudaCapture:
     """Captures CUDA graphs that share their memory: one runs at a time."""
 

@@ -166,13 +166,11 @@ def _placed(parts: list[nn.Module], places: Tensor) -> Iterator[None]:
     def shape(_: nn.Module, args: tuple[Any, ...], embedded: Tensor) -> Tensor:
         return embedded.view(*places.shape, -1)
 
-    handles = [part.register_forward_pre_hook(put, with_kwargs=True) for part in parts]
-    handles += [part.register_forward_hook(shape) for part in parts]
-    try:
+    with ExitStack() as hooks:
+        for part in parts:
+            hooks.enter_context(part.register_forward_pre_hook(put, with_kwargs=True))
+            hooks.enter_context(part.register_forward_hook(shape))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -188,9 +186,7 @@ def _biased(parts: list[nn.Module], queries: Tensor, span: int) -> Iterator[None
         )  # fmt: skip
         return args, {**kwargs, "position_bias": part.relative_attention_bias(buckets).permute(0, 3, 1, 2)}
 
-    handles = [part.register_forward_pre_hook(put, with_kwargs=True) for part in parts]
-    try:
+    with ExitStack() as hooks:
+        for part in parts:
+            hooks.enter_context(part.register_forward_pre_hook(put, with_kwargs=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -115,11 +115,8 @@ def _embedding_kept(module: PreTrainedModel, cache: RaggedCache) -> Iterator[Non
     def keep(_: object, args: tuple[torch.Tensor, ...]) -> None:
         cache.embedding = args[0]
 
-    handle = head.register_forward_pre_hook(keep)
-    try:
+    with head.register_forward_pre_hook(keep):
         yield
-    finally:
-        handle.remove()
 
 
 @contextmanager
@@ -137,12 +134,10 @@ def adapted(module: PreTrainedModel, mix: AdapterBatch) -> Iterator[None]:
 
         return add
 
-    handles = [module.get_submodule(site).register_forward_hook(hook(site)) for site in mix.sites]
-    try:
+    with ExitStack() as hooks:
+        for site in mix.sites:
+            hooks.enter_context(module.get_submodule(site).register_forward_hook(hook(site)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class NoLayerStack(PairError):
@@ -174,6 +169,5 @@ def hidden_states_noted(
     with ExitStack() as hooks:
         for number in layers:
             part = output if number == len(stack) else stack[number]
-            handle = part.register_forward_pre_hook(partial(keep, number), with_kwargs=True)
-            hooks.callback(handle.remove)
+            hooks.enter_context(part.register_forward_pre_hook(partial(keep, number), with_kwargs=True))
         yield

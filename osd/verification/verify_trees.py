@@ -1,5 +1,4 @@
-"""Verification of trees: one pass of the target over all of them, what it accepts, and the cache compacted behind
-it."""
+"""Verification of trees: what the target accepts of them, by its logits at all their nodes."""
 
 from __future__ import annotations
 
@@ -9,14 +8,10 @@ import torch
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.draft_tree import Tree, moves
-from osd.logits import RaggedLogits
-from osd.models.attention_metadata import lay_out, tables
-from osd.models.decoder import Decoder
+from osd.draft_tree import Tree
+from osd.models.attention_metadata import tables
 from osd.sequence import SequenceState
 from osd.verification import compiled_sampling
-from osd.verification.logits_processors import process_target
-from osd.verification.lossy import LossyRule, judge_lossy
 from osd.verification.rejection_sampling_trees import (
     TreeBatch,
     TreeVerifyResult,
@@ -27,40 +22,7 @@ from osd.verification.result import VerifyResult
 from osd.verification.warping import Warp
 
 
-def check_trees(
-    target: Decoder,
-    rows: Sequence[SequenceState],
-    draft: Draft,
-    warp: Warp | None,
-    chance: Tensor | None,
-    *,
-    keep_chances: bool,
-    lossy: LossyRule | None = None,
-) -> tuple[RaggedLogits, VerifyResult]:
-    """Return the target's logits, N + 1 a row, and the result; the cache then holds the accepted tokens in their
-    order."""
-    assert draft.trees is not None
-    starts = [row.length - 1 for row in rows]
-    scored = _verify(target, rows, draft, starts)
-    processed = process_target(scored, rows, draft)
-    if lossy is not None and warp is not None and chance is not None:
-        verdict = judge_lossy(lossy, rows, processed, draft, warp, chance, keep_chances=keep_chances)
-    else:
-        verdict = _judge(processed.table(draft.size + 1), rows, draft, warp, chance, keep_chances=keep_chances)
-    assert verdict.paths is not None
-    target.cache.close_up(starts, [(i, *move) for i, path in enumerate(verdict.paths) for move in moves(path)])
-    return scored, verdict
-
-
-def _verify(target: Decoder, rows: Sequence[SequenceState], draft: Draft, starts: Sequence[int]) -> RaggedLogits:
-    assert draft.trees is not None
-    last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
-    layout = lay_out(draft.trees, draft.size + 1, target.device)
-    counts = [length + 1 for length in draft.lengths]
-    return target.scored(torch.cat([last, draft.tokens], dim=1), starts, counts, layout)
-
-
-def _judge(
+def judge_trees(
     logits: Tensor,
     rows: Sequence[SequenceState],
     draft: Draft,
@@ -69,6 +31,7 @@ def _judge(
     *,
     keep_chances: bool,
 ) -> VerifyResult:
+    """Accept paths of the rows' trees, from the target's logits (B, N + 1, V) at each of their nodes."""
     assert draft.trees is not None
     if warp is None or chance is None:
         choices = logits.argmax(-1).tolist()

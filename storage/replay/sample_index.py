@@ -60,19 +60,15 @@ def row_of(
 ) -> dict[str, Any]:
     """Return the columns of a request that was written at a place (:class:`storage.replay.segment_files.NewSegment`).
     ``holdout``: the share of prompts that are held out."""
+    same = ("route", "tenant", "draft_version", "created_at", "prompt_len", "target")
     return {
         **place,
-        "route": samples.route,
-        "tenant": samples.tenant,
-        "draft_version": samples.draft_version,
-        "created_at": samples.created_at,
-        "prompt_len": samples.prompt_len,
+        **{name: getattr(samples, name) for name in same},
         "tokens": len(samples.tokens),
         "positions": len(samples),
         "holdout": is_held_out(samples, holdout),
         "prompt_hash": prompt_hash(samples),
         "divergence": divergence,
-        "target": samples.target,
     }
 
 

@@ -138,7 +138,7 @@ def test_a_stop_string_ends_a_text_inside_a_tree() -> None:
 
 def test_chains_take_the_way_of_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     """No proposals, or chains only: the pass, the rule and the mask are those of a batch without trees."""
-    monkeypatch.setattr("osd.verification.verify.check_trees", lambda *_, **__: pytest.fail("a tree"))
+    monkeypatch.setattr("osd.verification.verify.judge_trees", lambda *_, **__: pytest.fail("a tree"))
     pair = random_pair("llama")
     asked = [Request(p, max_new_tokens=12) for p in prompts(4, seed=1)]
     expected = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 12) for r in asked}

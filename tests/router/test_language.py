@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.router.train_languages import save_languages, train_languages
 from router.language import (
     ALPHA,
     FEATURES,
     PRIOR,
     LanguageModel,
     load_languages,
-    save_languages,
     shipped,
-    train_languages,
 )
 from router.language_text import TWO_LETTERS, primary, prose, readable
 from storage.errors import ModelFileDamaged

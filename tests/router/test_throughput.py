@@ -6,10 +6,15 @@ import random
 
 import pytest
 
-from router.throughput import Costs, best_pace, expected_to_pay, larger_pays, throughput
+from router.throughput import Costs, best_pace, expected_to_pay, larger_pays
 from storage.insights.statistics import tokens_per_round
 
 COSTS = Costs(0.5, [3.2 + 0.12 * gamma for gamma in range(13)])
+
+
+def throughput(length: float, rounds: float, rho: float, costs: Costs, gamma: int) -> float:
+    """R = L ÷ (b(γ) n + a L ÷ ρ), tokens a second (Theorem 2, Eq. 3)."""
+    return 1e3 * length / (costs.verify_ms[gamma] * rounds + costs.draft_ms * length / rho)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 1.0])

@@ -196,12 +196,8 @@ def predict(model: nn.Module, batch: TrainingBatch) -> Tensor:
         flat = batch.rows * hidden.shape[1] + columns
         return (hidden.flatten(0, 1).index_select(0, flat).unsqueeze(0), *args[1:])
 
-    handle = head.register_forward_pre_hook(pick)
-    try:
-        output = model(**fed, use_cache=False)
-    finally:
-        handle.remove()
-    logits: Tensor = output.logits[0]
+    with head.register_forward_pre_hook(pick):
+        logits: Tensor = model(**fed, use_cache=False).logits[0]
     return logits if logits.dtype is torch.float64 else logits.float()
 
 

@@ -91,8 +91,7 @@ class PickingHead(OutputHead):
         with ExitStack() as hooks:
             for layer in own:
                 if layer is not None:
-                    handle = layer.register_forward_pre_hook(lambda _, args: (self._pick(args[0]),))
-                    hooks.callback(handle.remove)
+                    hooks.enter_context(layer.register_forward_pre_hook(lambda _, args: (self._pick(args[0]),)))
             yield
 
     def _pick(self, hidden: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -132,22 +132,13 @@ def judge(scores: Sequence[PairedScores | None], gate: GateSettings) -> GateDeci
 
 def evidence_of(measure: Measure, result: Comparison, before: DraftScores, after: DraftScores) -> dict[str, Any]:
     """Return the evidence that is stored with a version, as plain numbers for JSON."""
-    total = result.positions
-    return {
-        "measure": measure,
-        "requests": result.requests,
-        "positions": total,
-        "before": round(result.before, 6),
-        "after": round(result.after, 6),
-        "difference": round(result.difference, 6),
-        "lower": finite(result.lower),
-        "standard_error": finite(result.standard_error),
-        "confidence": result.confidence,
-        "agreement_before": round(float(before.agreement.sum() / total), 6),
-        "agreement_after": round(float(after.agreement.sum() / total), 6),
-        "unknown_before": round(float(before.unknown.sum() / total), 6),
-        "unknown_after": round(float(after.unknown.sum() / total), 6),
+    shares = {
+        f"{name}_{when}": finite(float(getattr(scores, name).sum() / result.positions))
+        for name in ("agreement", "unknown")
+        for when, scores in (("before", before), ("after", after))
     }
+    facts = {name: finite(number) for name, number in asdict(result).items()}
+    return {"measure": measure, **facts, "confidence": result.confidence, **shares}
 
 
 def comparable(judges: Iterable[RequestSamples]) -> tuple[Measure, list[RequestSamples]]:

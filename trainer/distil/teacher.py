@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -127,12 +126,12 @@ class RecomputeTeacher:
         """Let the target read texts in one pass; its output layer computes nothing here."""
         batch, end = collate(samples), self.shared.layers
         module, kept = self.shared.module, dict[int, Tensor]()
-        with ExitStack() as hooks:
-            hooks.enter_context(hidden_states_noted(module, sorted({*self.layers, end}), kept.__setitem__))
-            output: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
-            handle = output.register_forward_pre_hook(lambda _, args: (args[0][:, :1], *args[1:]))
-            hooks.callback(handle.remove)
-            batch = batch.to(next(module.parameters()).device)
+        output: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
+        batch = batch.to(next(module.parameters()).device)
+        with (
+            hidden_states_noted(module, sorted({*self.layers, end}), kept.__setitem__),
+            output.register_forward_pre_hook(lambda _, args: (args[0][:, :1], *args[1:])),
+        ):
             module(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
         last = kept[end]
         wanted = [kept[number].to(last.device) for number in self.layers]

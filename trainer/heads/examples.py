@@ -173,9 +173,6 @@ def _hidden(model: nn.Module, tokens: Tensor, positions: Tensor, seen: Tensor) -
         kept.append(args[0])
         return (args[0][:, :1], *args[1:])
 
-    handle = model.get_output_embeddings().register_forward_pre_hook(take)  # type: ignore[operator]
-    try:
+    with model.get_output_embeddings().register_forward_pre_hook(take):  # type: ignore[operator]
         model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False)
-    finally:
-        handle.remove()
     return kept[0]

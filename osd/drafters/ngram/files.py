@@ -21,13 +21,13 @@ from safetensors.numpy import load_file, save_file
 from osd.drafters.ngram import BadTable, OtherTokenizer
 from osd.drafters.ngram.cells import WIDEST
 from osd.drafters.ngram.table import Lists, Table, TableSettings, table_from
-from storage.errors import BadInput, ModelFileDamaged
+from storage.errors import ModelFileDamaged
 from storage.files.files import TemporaryPath, writing
 from storage.records import DraftVersion, new_id
 from storage.sql.forgotten import TABLE_KIND
 from storage.sql.ledger import require_name
 from storage.versions.versions import VersionLedger
-from storage.versions.weights import NGRAM_CONFIG, sync_tree
+from storage.versions.weights import NGRAM_CONFIG
 
 FORMAT, VERSION, ARRAYS = "osd-ngram", 1, "model.safetensors"
 TYPES = {"keys": np.uint64, "lengths": np.uint8, "entries": np.uint32}
@@ -54,17 +54,6 @@ def write_table(folder: Path, table: Table, tokenizer: str) -> None:
     with writing(folder):
         save_file(table.snapshot()._asdict(), folder / ARRAYS, metadata={"tokenizer": tokenizer})
         (folder / NGRAM_CONFIG).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-
-
-def save_table(folder: Path, table: Table, tokenizer: str) -> None:
-    """Make a new folder with a table, whole or not at all. Raises BadInput when it exists, StoreWriteFailed."""
-    folder = Path(folder).absolute()
-    if folder.exists():
-        raise BadInput(reason=f"{folder} exists; give the name of a new folder.")
-    with TemporaryPath(folder.parent, folder.name, folder=True) as aside:
-        write_table(aside.path, table, tokenizer)
-        sync_tree(aside.path)
-        aside.rename(folder)
 
 
 def keep_table(

@@ -11,7 +11,7 @@ import torch
 
 from osd.drafters.chain import SampledChoice
 from osd.models import captured_pass, fixed_pass, products
-from osd.models.captured_pass import WORTH_CAPTURING, CapturedPass, run_again
+from osd.models.captured_pass import WORTH_CAPTURING, CapturedPass
 from osd.models.decoder import Decoder
 from osd.models.fixed_pass import PassInput, PassShape
 from osd.models.hf_forward import HuggingFaceForward
@@ -23,6 +23,7 @@ from osd.models.ragged_attention import sdpa_folded
 from osd.verification.warping import Warp, draw
 from storage.sampling import Sampling
 from tests.support.caches import laid_out
+from tests.support.captured import run_again
 from tests.support.models import VOCABULARY, random_module, some
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")

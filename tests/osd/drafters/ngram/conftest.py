@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from osd.drafters.ngram.files import write_table
+from osd.drafters.ngram.table import Table
 from osd.models.pair import Pair, load_pair
 from osd.server.start import SHIPPED
 from storage.settings import Settings
@@ -23,6 +25,12 @@ def settings_in(folder: Path, **more: Any) -> Settings:
         "ngram__memory_mb": 4, "privacy__share_tables": True,
     }  # fmt: skip
     return settings_of(**given | more)
+
+
+def save_table(folder: Path, table: Table, tokenizer: str) -> None:
+    """A new folder with a table."""
+    folder.mkdir()
+    write_table(folder, table, tokenizer)
 
 
 @pytest.fixture(scope="module")

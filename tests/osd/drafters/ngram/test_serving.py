@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from osd.drafters.ngram import OtherTokenizer
-from osd.drafters.ngram.files import ARRAYS, load_table, save_table
+from osd.drafters.ngram.files import ARRAYS, load_table
 from osd.drafters.ngram.table import Table, TableSettings
 from osd.drafters.ngram.table_store import digest_of
 from osd.drafters.ngram.tables import Tables
@@ -20,7 +20,7 @@ from osd.prompts import encode
 from osd.sequence import Completion
 from storage.records import Request
 from storage.store import Store
-from tests.osd.drafters.ngram.conftest import settings_in
+from tests.osd.drafters.ngram.conftest import save_table, settings_in
 from tests.support.waiting import until
 
 ASKED = ("How many days has a leap year?", "SELECT all users", "def add(a, b):")
