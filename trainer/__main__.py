@@ -131,9 +131,9 @@ def distil(
     drawn anew in each epoch, token by token from β p + (1 − β) q. Nothing is published.
     """
     from storage.sampling import Sampling
-    from trainer.distil.offline import DrawnWith, Selection, distil_offline
+    from trainer.distil.offline import DrawnWith, SampleSelection, distil_offline
 
-    chosen = Selection(samples=samples, routes=route or None, since=since, until=until, requests=requests)
+    chosen = SampleSelection(samples=samples, routes=route or None, since=since, until=until, requests=requests)
     settings = load_settings(config, learn={"epochs": epochs})
     with stop_on_signals() as stop:
         drawn = None if target is None else DrawnWith(target, Sampling(temperature, top_p=top_p))

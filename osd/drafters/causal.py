@@ -15,11 +15,12 @@ from osd.models.acceptance_head import Heads
 from osd.models.captured_pass import CapturedDraft
 from osd.models.decoder import Decoder
 from osd.models.prefill import PrefillChunk, read_pieces
-from osd.models.prefix_cache import PrefixCache
+from osd.models.prefix_cache import PrefixCache, draft_prefixes
 from osd.models.vocabulary import NEVER
 from osd.sequence import SequenceState
 from osd.verification import compiled_sampling
 from osd.verification.warping import draw
+from storage.settings import ServeSettings
 
 Feed = tuple[Tensor, Sequence[int], Sequence[int]]
 """Tokens (B, T), the position of each row's first, and how many of them are not padding."""
@@ -31,7 +32,7 @@ class CausalDrafter:
     def __init__(self, decoder: Decoder, vocabulary: int, head: Heads | None = None) -> None:
         """Wrap a decoder. ``vocabulary``: width of the target's logits, to which the draft's are cut or padded."""
         self.decoder, self.vocabulary = decoder, vocabulary
-        self.head = head
+        self.use_heads(head)
         self.prefixes: PrefixCache | None = None
         """Prefix cache of prompts; None where there is none."""
         self.failure: Exception | None = None
@@ -39,15 +40,15 @@ class CausalDrafter:
         self._same_width = False
         """Whether the draft's own logits were as wide as the target's, once there were any."""
 
-    @property
-    def head(self) -> Heads | None:
-        """Acceptance heads for gamma rules that ask; may be replaced between two rounds."""
-        return self._head
+    def use_heads(self, head: Heads | None) -> None:
+        """Use these acceptance heads from the next round on, for gamma rules that ask; None for none."""
+        self.head = head
+        self.decoder.cache.want_embedding(head is not None)
 
-    @head.setter
-    def head(self, head: Heads | None) -> None:
-        self._head = head
-        self.decoder.cache.wants_embedding = head is not None
+    def keep_prefixes(self, serve: ServeSettings) -> None:
+        """Keep a cache of prompts' prefixes, where the settings give it memory."""
+        if self.prefixes is None and not self.decoder.encodes:
+            self.prefixes = draft_prefixes(serve, self.decoder.cache)
 
     def propose(self, request: DraftRequest) -> Draft:
         """Draft chains. What is raised ends them, and is ``failure``."""

@@ -41,6 +41,11 @@ class FeatureDrafter(CausalDrafter):
         self._hidden = torch.empty(0)
         """(B, H) the newest features of the rows that draft."""
 
+    def read_target(self, target: Decoder) -> None:
+        """Read the hidden states of this target, whose cache keeps them from its next pass on."""
+        target.cache.keep_features(self.features.layers)
+        self.source = target
+
     @property
     def features(self) -> FeatureDecoder:
         """Its passes."""
@@ -163,9 +168,8 @@ class FeatureDraftModel(DraftModel):
         return self.drafter.features.draft.kind
 
     def read_target(self, target: Decoder) -> None:
-        """Read the hidden states of this target, whose cache keeps them from its next pass on."""
-        target.cache.keep_features(self.drafter.features.layers)
-        self.drafter.source = target
+        """Read the hidden states of this target."""
+        self.drafter.read_target(target)
 
     def configure(self, serve: ServeSettings, *, keeps_prefixes: bool) -> None:
         """Do nothing: its layer attends by itself, and it reads no prompts."""

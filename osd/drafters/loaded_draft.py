@@ -15,7 +15,6 @@ from osd.models.decoder import Decoder
 from osd.models.features.decoder import FeatureDecoder
 from osd.models.lora.adapter import Adapter
 from osd.models.lora.bank import AdapterRows
-from osd.models.prefix_cache import draft_prefixes
 from osd.models.target_only import EVERYWHERE
 from osd.sequence import SequenceState
 from storage.settings import ServeSettings
@@ -72,32 +71,28 @@ class DraftModel:
     def exchange(self, decoder: Decoder, *, owned: bool) -> None:
         """Take another decoder's weights, which are nobody else's if ``owned``; what is cached is only stale. Where
         graphs were captured over weights of its own, the new ones are copied over those."""
-        own, its = self.decoder.forward.compiled, decoder.forward.compiled
-        if self.owns_weights and own and own.adopt(its):
-            decoder.forward.compiled = None  # it refers to the pass that it belongs to, which would keep the weights
-        else:
-            self.decoder.forward, self.owns_weights = decoder.forward, owned
-        self.decoder.shared = decoder.shared
+        if not self.decoder.take_weights(decoder, over_own=self.owns_weights):
+            self.owns_weights = owned
 
     def read_target(self, target: Decoder) -> None:
         """Do nothing: it reads the text alone."""
 
     def configure(self, serve: ServeSettings, *, keeps_prefixes: bool) -> None:
         """Keep a cache of prompts' prefixes, where the settings give it memory."""
-        if keeps_prefixes and self.drafter.prefixes is None and not self.decoder.encodes:
-            self.drafter.prefixes = draft_prefixes(serve, self.decoder.cache)
+        if keeps_prefixes:
+            self.drafter.keep_prefixes(serve)
 
     def propose(self, request: DraftRequest, costs: CostModel, device: torch.device) -> Draft:
         """Draft for its rows; what is proposed comes to ``device``. ``costs``: the engine's cost model."""
         own, most = self.costs(costs), request.most_read
         unread = [row.unread() for row, gamma in zip(request.rows, request.gammas, strict=True) if gamma]
-        own.unread = sum(unread if most is None else (min(each, most) for each in unread))
+        own.begin_draft(sum(unread if most is None else (min(each, most) for each in unread)))
         self.newest = None
         self.newest = draft = self.drafter.propose(request.on(self.device)).to(device)
         if self.decoder.became_quicker():
             own.forget_drafts()
         if not draft.passes:
-            own.unread = 0
+            own.begin_draft(0)
         return draft
 
     def join(self, row: SequenceState) -> None:
@@ -124,8 +119,8 @@ class DraftModel:
         """Rows, or their adapters or heads, have changed."""
         drafts = [loaded_draft_of(row) for row in self.rows]
         used = self._bank.set_rows([draft.adapter for draft in drafts])
-        self.decoder.adapters = self._bank.mix if used else None
-        self.drafter.head = heads_of([draft.head for draft in drafts])
+        self.decoder.use_adapters(self._bank.mix if used else None)
+        self.drafter.use_heads(heads_of([draft.head for draft in drafts]))
 
 
 class LoadedDraft:

@@ -167,7 +167,7 @@ class DraftPool:
         if not body.rows:
             self.busy.remove(body)
             body.newest = None
-            body.costs(self.costs).sharing = None
+            body.costs(self.costs).share(None)
         self._share_out()
 
     def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
@@ -245,7 +245,7 @@ class DraftPool:
     def _share_out(self) -> None:
         """Update the cost models with how many rows each draft model drafts for."""
         for body in self.busy:
-            body.costs(self.costs).sharing = len(body.rows) if len(self.busy) > 1 else None
+            body.costs(self.costs).share(len(body.rows) if len(self.busy) > 1 else None)
 
     def _touch(self, loaded: LoadedDraft) -> None:
         self._count += 1

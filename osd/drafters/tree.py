@@ -99,7 +99,7 @@ class TreeDrafter:
     def measure(self, whole_ms: float) -> None:
         """Count proposing as a pass for each level of the deepest tree: gamma rules price such passes."""
         costs, depths = self.pool.costs, self.pruner.depths
-        costs.unread = 0  # what a draft had to read when it was last asked is no part of this
+        costs.begin_draft(0)  # what a draft had to read when it was last asked is no part of this
         costs.observe_draft(len(depths), max(depths), self.pruner.round_ms(whole_ms, costs))
 
 

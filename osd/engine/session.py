@@ -110,9 +110,9 @@ def proposer_of(pair: Pair, settings: Settings, store: Store) -> Iterator[Propos
     name = proposer_name(settings)
     if name == "trigram":
         from osd.drafters.ngram.table_store import TableStore
-        from osd.drafters.ngram.tables import Consent, Tables
+        from osd.drafters.ngram.tables import Tables, TenantPermissions
 
-        tables = Tables(settings, TableStore(pair, settings.ngram, store), Consent(store.samples.tenants))
+        tables = Tables(settings, TableStore(pair, settings.ngram, store), TenantPermissions(store.samples.tenants))
         try:
             yield tables
         finally:

@@ -188,15 +188,16 @@ class CapturedPass:
         pairs = [(said.first(i, n).float(), expected.first(i, n).float()) for i, n in enumerate(counts)]
         off = max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
         largest = max(1.0, max(float(theirs.abs().max()) for _, theirs in pairs))
-        assert self._now is not None
-        self._now.trusted = off <= self._tolerance * largest
-        if not self._now.trusted:
-            shape = next(shape for shape, graph in self.graphs.items() if graph is self._now)
+        graph = self._now
+        assert graph is not None
+        graph.trusted = off <= self._tolerance * largest
+        if not graph.trusted:
+            shape = next(shape for shape, each in self.graphs.items() if each is graph)
             self.graphs[shape] = None
             log.warning(
                 "a captured pass is not used: its logits are off by %.2g (%s)", off, shape, extra={"action": "graph"}
             )
-        return self._now.trusted
+        return graph.trusted
 
     def adopt(self, other: object) -> bool:
         """Copy another model's weights into this one's, over which the graphs are; return False where they are not

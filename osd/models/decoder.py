@@ -53,6 +53,22 @@ class Decoder:
         self.forward = forward
         """The forward pass. Other weights' may replace it between two calls; cached keys are then only stale."""
 
+    def use_adapters(self, adapters: Callable[[int, int], AdapterBatch | None] | None) -> None:
+        """Let these adapters add to the rows' passes from now on."""
+        self.adapters = adapters
+
+    def take_weights(self, other: Decoder, *, over_own: bool) -> bool:
+        """Take another decoder's weights in place of these; what is cached is only stale. Where graphs were captured
+        and these weights may be written ``over``, the others are copied there; return whether they were."""
+        own, its = self.forward.compiled, other.forward.compiled
+        copied = over_own and own is not None and own.adopt(its)
+        if copied:
+            other.forward.compiled = None  # it refers to the pass that it belongs to, which would keep the weights
+        else:
+            self.forward = other.forward
+        self.shared = other.shared
+        return copied
+
     def became_quicker(self) -> bool:
         """Return whether its passes over few tokens have become quicker since this was last asked."""
         quicker, self.quicker = self.quicker, False

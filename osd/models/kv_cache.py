@@ -104,6 +104,10 @@ class RaggedCache(Cache):
             if end > self.layout.held[row] * BLOCK and not self.layout.take(row, blocks_for(min(end, self.length))):
                 self._make_room(row, blocks_for(min(end, self.length)))
 
+    def want_embedding(self, wanted: bool) -> None:
+        """Have passes keep what the output layer reads, or no longer."""
+        self.wants_embedding = wanted
+
     def release_row(self, row: int) -> None:
         """Give a row's blocks back: it has ended, or is elsewhere."""
         self.layout.release(row)

@@ -31,7 +31,7 @@ from trainer.lease import RunStopped, Stop, Watcher, ignore, until_stopped
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SampleSelection:
     """The samples to train on: of a file or of the store, held-out ones included, as there is no gate here."""
 
     samples: Path | None = None
@@ -91,7 +91,7 @@ def distil_offline(
     settings: Settings,
     draft: str | Path,
     out: Path,
-    chosen: Selection,
+    chosen: SampleSelection,
     stop: Stop | None = None,
     watcher: Watcher = ignore,
     drawn: DrawnWith | None = None,

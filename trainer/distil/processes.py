@@ -44,7 +44,7 @@ LAUNCH = (
     "-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1", "--main_process_port", "0",
     "--mixed_precision", "no", "--dynamo_backend", "no",
 )  # fmt: skip
-"""Of accelerate: several processes, whatever they compute on; a free port; no wrapping of its own."""
+"""What accelerate is told: several processes, whatever they compute on; a free port; no wrapping of its own."""
 
 
 class Pace(Protocol):

@@ -26,7 +26,7 @@ Kept = tuple[str, nn.Module | None]
 
 
 @dataclass(slots=True)
-class Memory:
+class MomentMemory:
     """The moments that led to each draft's newest candidate."""
 
     _kept: dict[str, tuple[str, Moments]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class ResidentModels:
     """The drafts' models, the one trained longest ago first. Used by one thread."""
 
     limit_mb: int = 0
-    memory: Memory = field(default_factory=Memory)
+    memory: MomentMemory = field(default_factory=MomentMemory)
     teachers: Teachers = field(default_factory=Teachers)
     """The target that teaches, which does not count towards the limit."""
     _kept: OrderedDict[str, _Models] = field(default_factory=OrderedDict)

@@ -68,7 +68,7 @@ class Drafted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Examples:
+class HeadExamples:
     """The N drafted tokens of several requests."""
 
     embeddings: Tensor
@@ -81,10 +81,10 @@ class Examples:
     def __len__(self) -> int:
         return len(self.chances)
 
-    def first(self, count: int) -> Examples:
+    def first(self, count: int) -> HeadExamples:
         """Return the examples of the first ``count`` requests."""
         which = self.requests < count
-        return Examples(self.embeddings[which], self.chances[which], self.requests[which])
+        return HeadExamples(self.embeddings[which], self.chances[which], self.requests[which])
 
 
 def drafted_of(samples: RequestSamples) -> Drafted | None:
@@ -100,7 +100,7 @@ def drafted_of(samples: RequestSamples) -> Drafted | None:
 
 
 @torch.no_grad()  # not inference mode: heads are trained on the result
-def embed(model: nn.Module, items: Sequence[Drafted], between: Callable[[], None] = lambda: None) -> Examples:
+def embed(model: nn.Module, items: Sequence[Drafted], between: Callable[[], None] = lambda: None) -> HeadExamples:
     """Return the draft's embedding of every drafted token, request after request. ``items`` has at least one. Raises
     DecoderOnly."""
     require_decoder_only(model, "an acceptance head", "the draft")
@@ -111,7 +111,7 @@ def embed(model: nn.Module, items: Sequence[Drafted], between: Callable[[], None
         between()
     found.sort(key=lambda pair: pair[0])
     counts = torch.tensor([len(item) for item in items])
-    return Examples(
+    return HeadExamples(
         torch.cat([embedding for _, embedding in found]),
         torch.from_numpy(np.concatenate([item.chances for item in items])),
         torch.repeat_interleave(torch.arange(len(items)), counts),

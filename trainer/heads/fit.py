@@ -26,7 +26,7 @@ from osd.models.acceptance_head import AcceptanceHead
 from storage.settings import LearnSettings
 from trainer.distil.optimizer import Moments, Schedule, adamw, scale, steps_done
 from trainer.distil.step import NotFinite
-from trainer.heads.examples import Examples
+from trainer.heads.examples import HeadExamples
 
 BINS = 15
 """Number of bins of the calibration error, as is usual."""
@@ -84,7 +84,7 @@ def adam(head: AcceptanceHead, learn: LearnSettings, moments: Moments | None = N
 
 def fit(
     head: AcceptanceHead,
-    examples: Examples,
+    examples: HeadExamples,
     learn: LearnSettings,
     between: Callable[[], None] = lambda: None,
     *,
@@ -115,7 +115,7 @@ def fit(
 
 
 def _step(
-    head: AcceptanceHead, examples: Examples, which: torch.Tensor, optimizer: torch.optim.Optimizer, clip: float
+    head: AcceptanceHead, examples: HeadExamples, which: torch.Tensor, optimizer: torch.optim.Optimizer, clip: float
 ) -> float:
     logits = head(examples.embeddings[which])
     loss = weighted_bce(logits, examples.chances[which], head.config.reject_weight).mean()
@@ -130,7 +130,7 @@ def _step(
 
 
 @torch.no_grad()
-def rescale(head: AcceptanceHead, examples: Examples) -> tuple[float, float]:
+def rescale(head: AcceptanceHead, examples: HeadExamples) -> tuple[float, float]:
     """Fold s and b into the head's output layer, and return them; (1, 0) where that is no gain."""
     logits, chances = head.estimate(examples.embeddings).double(), examples.chances.double()
     slope, level = best_line(logits, chances)

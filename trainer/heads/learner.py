@@ -45,7 +45,7 @@ from trainer.distil.optimizer import moments_of
 from trainer.distil.publish import provenance, where_to_start
 from trainer.distil.resident import ResidentModels
 from trainer.distil.step import NothingToLearn
-from trainer.heads.examples import Drafted, Examples, drafted_of, embed
+from trainer.heads.examples import Drafted, HeadExamples, drafted_of, embed
 from trainer.heads.fit import adam, binary_kl, calibration_error, fit
 from trainer.interval import head_interval, head_terms
 from trainer.lease import Lease
@@ -143,8 +143,7 @@ class HeadLearner:
         learn, claimed = self.settings.learn, self._examples.first(self._claimed)
         goes_on = self._start.id != self.run.parent
         self._first = score_both(self._current, self.candidate, claimed) if goes_on else None
-        reweigh(self.candidate, learn.head_reject_weight)
-        self.candidate.config = replace(self.candidate.config, trained_for=self._served.digest)
+        reweigh(self.candidate, learn.head_reject_weight, trained_for=self._served.digest)
         moments = self._resident.memory.recall(self.run.draft, self._start.id)
         self._optimizer = adam(self.candidate, learn, moments)
         return asdict(fit(self.candidate, self._examples, learn, self._between, optimizer=self._optimizer))
@@ -203,12 +202,12 @@ def new_head(draft: nn.Module, learn: LearnSettings, root: str, trained_for: str
     return head
 
 
-def reweigh(head: AcceptanceHead, reject_weight: float) -> None:
-    """Change the weight of rejections, keeping the head's estimates as they are."""
+def reweigh(head: AcceptanceHead, reject_weight: float, **facts: str) -> None:
+    """Change the weight of rejections, keeping the head's estimates as they are; ``facts``: more of its config."""
     shift = math.log(head.config.reject_weight / reject_weight)
     with torch.no_grad():
         head.out.bias.add_(shift)
-    head.config = replace(head.config, reject_weight=reject_weight)
+    head.config = replace(head.config, reject_weight=reject_weight, **facts)
 
 
 def _readable(samples: list[RequestSamples], model: nn.Module) -> list[Drafted]:
@@ -222,7 +221,7 @@ def _readable(samples: list[RequestSamples], model: nn.Module) -> list[Drafted]:
 class HeadScores:
     """The predictions of two heads on the same tokens."""
 
-    examples: Examples
+    examples: HeadExamples
     before: torch.Tensor
     """(N,) logits of the serving head, with its rejection weight undone."""
     after: torch.Tensor
@@ -238,7 +237,7 @@ class HeadScores:
 
 
 @torch.inference_mode()
-def score_both(current: AcceptanceHead, other: AcceptanceHead, examples: Examples | None) -> HeadScores | None:
+def score_both(current: AcceptanceHead, other: AcceptanceHead, examples: HeadExamples | None) -> HeadScores | None:
     """Score both heads on tokens that neither was trained on; None when there are none."""
     if examples is None or not len(examples):
         return None
@@ -278,7 +277,7 @@ def _calibration(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
     return calibration_error(chances, logits.sigmoid())
 
 
-def _by_request(examples: Examples, values: torch.Tensor) -> Array:
+def _by_request(examples: HeadExamples, values: torch.Tensor) -> Array:
     """Return sums by request, shape (requests,); requests without tokens do not count."""
     sums = np.bincount(examples.requests.numpy(), weights=values.double().numpy())
     return np.asarray(sums[np.unique(examples.requests.numpy())], np.float64)

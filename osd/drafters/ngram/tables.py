@@ -66,7 +66,7 @@ class BackgroundWorker:
             self._wake.clear()
 
 
-class Consent:
+class TenantPermissions:
     """Cache of tenants' settings. One thread refreshes it from the store, another reads."""
 
     def __init__(self, ledger: TenantLedger) -> None:
@@ -101,7 +101,7 @@ class Tables:
 
     name = "trigram"
 
-    def __init__(self, settings: Settings, store: TableStore, consent: Consent) -> None:
+    def __init__(self, settings: Settings, store: TableStore, consent: TenantPermissions) -> None:
         self._store, self._consent, self._shares = store, consent, settings.privacy.share_tables
         self._most, self._every = settings.ngram.tables, settings.ngram.keep_seconds
         depth = min(64, max(1, settings.gamma.max))

@@ -64,6 +64,10 @@ class _Common:
         self.context = 0
         """Positions in the caches of the rows of the newest round."""
         self.load = MachineLoad()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what target passes cost."""
         self.verify_times = PassTimes()
 
     def add(self, kind: str, times: PassTimes, shape: tuple[int, int], ms: float, context: int = 0) -> None:
@@ -109,6 +113,15 @@ class CostModel:
         """How much slower than usual everything is just now; 1 is as usual."""
         return self._common.load.factor
 
+    def share(self, rows: int | None) -> None:
+        """Note for how many rows of a batch this draft drafts, while others draft for the rest; None where it is
+        alone."""
+        self.sharing = rows
+
+    def begin_draft(self, unread: int) -> None:
+        """Note how many tokens the drafter reads before its next draft."""
+        self.unread = unread
+
     def drafting(self, batch: int) -> int:
         """Return how many of a batch's rows share this draft's passes."""
         return self.sharing or batch
@@ -123,7 +136,7 @@ class CostModel:
 
     def forget_verifying(self) -> None:
         """Forget what target passes cost, when they take another time from now on."""
-        self._common.verify_times = PassTimes()
+        self._common.forget()
 
     def observe_draft(self, batch: int, steps: int, ms: float) -> None:
         """Add the time ``ms`` of ``steps`` draft passes over ``batch`` rows. A timing that is not above 0 is

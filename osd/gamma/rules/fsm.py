@@ -24,7 +24,7 @@ from typing import ClassVar
 from osd.gamma.base import Observation, RowByRow
 
 
-class CounterRow:
+class CountingRow:
     """A γ of one request that counts up and down; this one stays as it is."""
 
     __slots__ = ("_gamma", "_maximum")
@@ -45,20 +45,20 @@ class CounterRow:
         self._gamma = min(self._maximum, max(self.least, self._gamma + step))
 
 
-class CounterController(RowByRow):
+class CountingController(RowByRow):
     """A rule that counts. ``maximum`` is the paper's γ_max."""
 
-    row: ClassVar[type[CounterRow]] = CounterRow
+    row: ClassVar[type[CountingRow]] = CountingRow
 
     def __init__(self, initial: int, maximum: int) -> None:
         self._initial, self._maximum = initial, maximum
 
-    def start(self) -> CounterRow:
+    def start(self) -> CountingRow:
         """Return the state of a new request, which begins with ``initial``."""
         return self.row(self._initial, self._maximum)
 
 
-class FsmRow(CounterRow):
+class FsmRow(CountingRow):
     """The counter of one request."""
 
     __slots__ = ()
@@ -68,14 +68,14 @@ class FsmRow(CounterRow):
         self._move(-1 if seen.rejected else 1)
 
 
-class FsmController(CounterController):
+class FsmController(CountingController):
     """The saturating counter rule."""
 
     name: str = "fsm"
     row = FsmRow
 
 
-class CacheFsmRow(CounterRow):
+class CacheFsmRow(CountingRow):
     """The counter of one request, and the set of tokens in its text."""
 
     __slots__ = ("_cache",)
@@ -96,14 +96,14 @@ class CacheFsmRow(CounterRow):
         self._cache.update(emitted)
 
 
-class CacheFsmController(CounterController):
+class CacheFsmController(CountingController):
     """The cache-aware counter rule."""
 
     name: str = "cache_fsm"
     row = CacheFsmRow
 
 
-class HeuristicRow(CounterRow):
+class HeuristicRow(CountingRow):
     """The γ of one request."""
 
     __slots__ = ()
@@ -115,14 +115,14 @@ class HeuristicRow(CounterRow):
             self._move(-1 if seen.rejected else 2)
 
 
-class HeuristicController(CounterController):
+class HeuristicController(CountingController):
     """The heuristic_transient rule of transformers."""
 
     name: str = "heuristic"
     row = HeuristicRow
 
 
-class FixedController(CounterController):
+class FixedController(CountingController):
     """The fixed gamma rule: ``gamma`` tokens every round; 0 is plain decoding with the target alone."""
 
     name: str = "fixed"

@@ -41,9 +41,8 @@ class SpecDecRow:
 
     def decide(self, drafted: int, signal: float) -> DraftDecision:
         """Decide after a pass. The first one reads the row's own last token, which is no candidate."""
-        self._has_head = self._controller.has_head = not math.isnan(signal)
+        self._has_head = self._controller.notes_head(signal)
         if not self._has_head:
-            self._controller.note_no_head()
             return DraftDecision.ON if drafted < self._controller.initial else DraftDecision.LAST
         return DraftDecision.ON if drafted == 1 else self.keep_drafting(signal)
 
@@ -80,9 +79,11 @@ class SpecDecController(RowByRow):
         """Apply Algorithm 1."""
         return [row.decide(drafted, signal) for row, signal in zip(rows, signals, strict=True)]
 
-    def note_no_head(self) -> None:
-        """Log once that a head is missing."""
-        if not self._told:
+    def notes_head(self, signal: float) -> bool:
+        """Return whether a signal is a head's, and note it; that one is missing is logged once."""
+        self.has_head = not math.isnan(signal)
+        if not self.has_head and not self._told:
             self._told = True
             message = "specdecpp has no acceptance head yet: %d tokens a round until one was trained (learn.head)"
             log.info(message, self.initial, extra={"action": "no_head"})
+        return self.has_head

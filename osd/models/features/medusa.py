@@ -71,8 +71,8 @@ class MedusaDraft(FeatureDraft):
         """See :meth:`osd.models.features.base.FeatureDraft.set_vocabulary`."""
         super().set_vocabulary(token_map)
         self.lm_heads = nn.ModuleList()
-        self.config.original_lm_head = True
-        self.config.truncated_vocab_size = self.vocab_size if token_map is None else len(token_map)
+        size = self.vocab_size if token_map is None else len(token_map)
+        self.config.update({"original_lm_head": True, "truncated_vocab_size": size})
 
     def head_logits(self, features: Tensor, step: int, head: OutputHead) -> Tensor:
         """Return what head ``step`` says of features (…, H): (…, Vd or V)."""

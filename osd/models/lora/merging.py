@@ -78,7 +78,7 @@ def untie(module: Any) -> None:
     head, embedding = module.get_output_embeddings(), module.get_input_embeddings()
     if head.weight is embedding.weight:
         head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)
-        module.config.tie_word_embeddings = False
+        module.config.update({"tie_word_embeddings": False})
 
 
 Tie = tuple[nn.Parameter, nn.Parameter]

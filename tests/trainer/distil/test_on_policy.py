@@ -21,7 +21,7 @@ from storage.settings import Settings
 from tests.support.encoder_decoders import KINDS, random_encoder_decoder
 from tests.trainer.models import VOCAB, answers, random_prompts, samples_of, tiny_llama
 from trainer.distil.gate import score
-from trainer.distil.offline import DrawnWith, Selection, distil_offline
+from trainer.distil.offline import DrawnWith, SampleSelection, distil_offline
 from trainer.distil.on_policy import ROWS, TextMixer
 
 EOS = 7
@@ -121,7 +121,10 @@ def test_offline_distillation_draws_anew_in_each_epoch(tmp_path: Path, settings:
     samples = answers(target, random_prompts(16), new=12)
     write_export(tmp_path / "samples.parquet", [samples], overwrite=False)
     own = settings.changed(learn={"sampling": sampling, "epochs": 8}, storage={"top_k": 8})
-    chosen, drawn = Selection(samples=tmp_path / "samples.parquet"), DrawnWith(str(tmp_path / "target"), Sampling(1.0))
+    chosen, drawn = (
+        SampleSelection(samples=tmp_path / "samples.parquet"),
+        DrawnWith(str(tmp_path / "target"), Sampling(1.0)),
+    )
     done = distil_offline(own, tmp_path / "draft", tmp_path / "out", chosen, drawn=drawn)
     assert done["requests"] == 16 and done["drawn_seconds"] > 0 and done["loss_last"] < done["loss_first"]
     learned = type(draft).from_pretrained(tmp_path / "out")
@@ -131,7 +134,7 @@ def test_offline_distillation_draws_anew_in_each_epoch(tmp_path: Path, settings:
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path, settings: Settings) -> None:
     write_export(tmp_path / "samples.parquet", [answers(tiny_llama(1), random_prompts(2))], overwrite=False)
     tiny_llama(2).save_pretrained(tmp_path / "draft")
-    chosen, out = Selection(samples=tmp_path / "samples.parquet"), tmp_path / "out"
+    chosen, out = SampleSelection(samples=tmp_path / "samples.parquet"), tmp_path / "out"
     with pytest.raises(BadInput, match="Teacher sampling learns the recorded texts"):
         distil_offline(settings, tmp_path / "draft", out, chosen, drawn=DrawnWith("target", Sampling(1.0)))
     student = settings.changed(learn={"sampling": "student"})

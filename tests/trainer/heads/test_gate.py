@@ -11,7 +11,7 @@ from osd.models.acceptance_head import AcceptanceHead, HeadConfig
 from storage.settings import GateSettings, LearnSettings
 from trainer.distil.optimizer import steps_done
 from trainer.distil.step import NotFinite
-from trainer.heads.examples import Examples
+from trainer.heads.examples import HeadExamples
 from trainer.heads.fit import adam, binary_kl, calibration_error, fit
 from trainer.heads.learner import judge, score_both
 
@@ -27,11 +27,11 @@ def head(slope: float, weight: float = 6.0) -> AcceptanceHead:
     return made
 
 
-def examples(requests: int = 20, each: int = 10, seed: int = 0) -> Examples:
+def examples(requests: int = 20, each: int = 10, seed: int = 0) -> HeadExamples:
     """Tokens whose chance is sigmoid(2 · the first number)."""
     g = torch.Generator().manual_seed(seed)
     embeddings = torch.randn(requests * each, 4, generator=g)
-    return Examples(embeddings, (2 * embeddings[:, 0]).sigmoid(), torch.arange(requests).repeat_interleave(each))
+    return HeadExamples(embeddings, (2 * embeddings[:, 0]).sigmoid(), torch.arange(requests).repeat_interleave(each))
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig
-from trainer.heads.examples import Examples
+from trainer.heads.examples import HeadExamples
 from trainer.heads.fit import best_line, rescale, weighted_bce
 
 COUNT, WIDTH = 4000, 4
 
 
-def examples(slope: float, level: float, count: int = COUNT) -> Examples:
+def examples(slope: float, level: float, count: int = COUNT) -> HeadExamples:
     """Tokens whose chance is sigmoid(slope · the first number + level)."""
     embeddings = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(1))
-    return Examples(embeddings, (slope * embeddings[:, 0] + level).sigmoid(), torch.arange(count) // 10)
+    return HeadExamples(embeddings, (slope * embeddings[:, 0] + level).sigmoid(), torch.arange(count) // 10)
 
 
 def head_of(weight: float) -> AcceptanceHead:
