@@ -15,12 +15,14 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from osd.cli.command import with_options
 from osd.models.needs_draft import UNIVERSAL
 from storage.errors import BadSetting, OsdError
 from storage.settings import Settings, load_settings
@@ -100,30 +102,39 @@ def once(config: Config = None, draft: Draft = None, as_json: Json = False) -> N
         typer.echo("Nothing is due.")
 
 
+@dataclass(frozen=True)
+class DistilOptions:
+    """What is distilled, and on what."""
+
+    out: Annotated[Path, typer.Option(metavar="DIR")]
+    """New folder for the distilled draft."""
+    draft: Annotated[str, typer.Option(metavar="DIR")]
+    """Folder of the draft to start from."""
+    config: Config = None
+    epochs: Annotated[int, typer.Option(min=1)] = 2
+    """Passes over the samples."""
+    samples: Annotated[Path, typer.Option(metavar="FILE")] | None = None
+    """File of `osd replay export`. Default: the store."""
+    route: list[str] | None = None
+    """Requests of this route; may be repeated."""
+    since: float | None = None
+    """Requests from this Unix second on."""
+    until: float | None = None
+    """Requests before this Unix second."""
+    requests: Annotated[int, typer.Option(min=1)] | None = None
+    """The newest so many, at most."""
+    target: Annotated[str, typer.Option(metavar="MODEL")] | None = None
+    """Draw texts with this target, from the samples' prompts, as learn.sampling says: student or mixed."""
+    temperature: Annotated[float, typer.Option(min=0.0)] = 1.0
+    """Temperature of texts that are drawn so."""
+    top_p: Annotated[float, typer.Option(min=0.01, max=1.0)] = 1.0
+    """Mass of the likeliest tokens that they are drawn from."""
+    as_json: Json = False
+
+
 @app.command()
-def distil(
-    out: Annotated[Path, typer.Option(help="New folder for the distilled draft.", metavar="DIR")],
-    draft: Annotated[str, typer.Option(help="Folder of the draft to start from.", metavar="DIR")],
-    config: Config = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the samples.", min=1)] = 2,
-    samples: Annotated[
-        Path | None, typer.Option(help="File of `osd replay export`. Default: the store.", metavar="FILE")
-    ] = None,
-    route: Annotated[list[str] | None, typer.Option(help="Requests of this route; may be repeated.")] = None,
-    since: Annotated[float | None, typer.Option(help="Requests from this Unix second on.")] = None,
-    until: Annotated[float | None, typer.Option(help="Requests before this Unix second.")] = None,
-    requests: Annotated[int | None, typer.Option(help="The newest so many, at most.", min=1)] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="Draw texts with this target, from the samples' prompts, as learn.sampling says: student or mixed.",
-            metavar="MODEL",
-        ),
-    ] = None,
-    temperature: Annotated[float, typer.Option(help="Of texts that are drawn so.", min=0.0)] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Of the same.", min=0.01, max=1.0)] = 1.0,
-    as_json: Json = False,
-) -> None:
+@with_options
+def distil(options: DistilOptions) -> None:
     """Distil a draft offline on everything that a store holds, and write a plain Hugging Face folder.
 
     This is the upper bound of the OSD paper's Table 1: the draft sees all the data, as often as `--epochs` says. No
@@ -133,43 +144,49 @@ def distil(
     from storage.sampling import Sampling
     from trainer.distil.offline import DrawnWith, SampleSelection, distil_offline
 
-    chosen = SampleSelection(samples=samples, routes=route or None, since=since, until=until, requests=requests)
-    settings = load_settings(config, learn={"epochs": epochs})
+    chosen = SampleSelection(options.samples, options.route or None, options.since, options.until, options.requests)
+    sampling, target, out = Sampling(options.temperature, top_p=options.top_p), options.target, options.out
+    settings = load_settings(options.config, learn={"epochs": options.epochs})
     with stop_on_signals() as stop:
-        drawn = None if target is None else DrawnWith(target, Sampling(temperature, top_p=top_p))
-        done = distil_offline(settings, draft, out, chosen, stop, drawn=drawn)
-    typer.echo(json.dumps(done) if as_json else f"{out}: {done['requests']} requests, loss {done['loss_last']:.4f}")
+        drawn = None if target is None else DrawnWith(target, sampling)
+        done = distil_offline(settings, options.draft, out, chosen, stop, drawn=drawn)
+    said = f"{out}: {done['requests']} requests, loss {done['loss_last']:.4f}"
+    typer.echo(json.dumps(done) if options.as_json else said)
 
 
-Target = Annotated[str, typer.Option(help="Folder or hub name of the target.", metavar="MODEL")]
-DraftModel = Annotated[str, typer.Option("--draft", help="Folder or hub name of the draft.", metavar="MODEL")]
-Prompts = Annotated[
-    list[Path], typer.Option(help="JSON lines, plain or .gz, with a `prompt` field; may be repeated.", metavar="FILE")
-]
-MaxTokens = Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)]
-Temperature = Annotated[float, typer.Option(help="Of answers and proposals: that of the traffic to come.", min=0.0)]
-TopK = Annotated[int | None, typer.Option(help="Draw from the K likeliest tokens.", min=1)]
-TopP = Annotated[float, typer.Option(help="Draw from the likeliest tokens of this mass.", min=0.01, max=1.0)]
-HeadEpochs = Annotated[int, typer.Option("--epochs", help="Offline passes over the drafted tokens.", min=1)]
-Mixing = Annotated[float, typer.Option(help="Share of the fed tokens that are the target's own.", min=0.0, max=1.0)]
+@dataclass(frozen=True)
+class HeadOptions:
+    """What an acceptance head learns from, and how."""
+
+    target: Annotated[str, typer.Option(metavar="MODEL")]
+    """Folder or hub name of the target."""
+    draft: Annotated[str, typer.Option(metavar="MODEL")]
+    """Folder or hub name of the draft."""
+    prompts: Annotated[list[Path], typer.Option(metavar="FILE")]
+    """JSON lines, plain or .gz, with a `prompt` field; may be repeated."""
+    out: Annotated[Path, typer.Option(metavar="DIR")]
+    """New folder for the head."""
+    config: Config = None
+    epochs: Annotated[int, typer.Option(min=1)] = 10
+    """Offline passes over the drafted tokens."""
+    count: Annotated[int, typer.Option(min=1)] | None = None
+    """Prompts taken from each file. Default: all."""
+    max_tokens: Annotated[int, typer.Option(min=1)] = 128
+    """Tokens of an answer at most."""
+    temperature: Annotated[float, typer.Option(min=0.0)] = 0.0
+    """Temperature of answers and proposals: that of the traffic to come."""
+    top_k: Annotated[int, typer.Option(min=1)] | None = None
+    """Draw from the K likeliest tokens."""
+    top_p: Annotated[float, typer.Option(min=0.01, max=1.0)] = 1.0
+    """Draw from the likeliest tokens of this mass."""
+    mixing: Annotated[float, typer.Option(min=0.0, max=1.0)] = 0.15
+    """Share of the fed tokens that are the target's own."""
+    as_json: Json = False
 
 
 @app.command()
-def head(
-    target: Target,
-    draft: DraftModel,
-    prompts: Prompts,
-    out: Annotated[Path, typer.Option(help="New folder for the head.", metavar="DIR")],
-    config: Config = None,
-    epochs: HeadEpochs = 10,
-    count: Annotated[int | None, typer.Option(help="Prompts taken from each file. Default: all.", min=1)] = None,
-    max_tokens: MaxTokens = 128,
-    temperature: Temperature = 0.0,
-    top_k: TopK = None,
-    top_p: TopP = 1.0,
-    mixing: Mixing = 0.15,
-    as_json: Json = False,
-) -> None:
+@with_options
+def head(options: HeadOptions) -> None:
     """Train an acceptance head for a draft offline, as the SpecDec++ paper: answer, mix, train.
 
     `gamma.specdecpp.head` names the folder to the servers. `[learn]` head_depth, head_reject_weight and
@@ -180,12 +197,18 @@ def head(
     from trainer.devices import training_device
     from trainer.heads.offline import Recipe, prompts_of, train_offline
 
-    settings = load_settings(config, learn={"head_epochs": epochs})
-    pair = load_pair(target, draft, device=str(training_device(settings.trainer)), dtype=settings.serve.dtype)
-    recipe = Recipe(mixing, Sampling(temperature, top_k, top_p), max_tokens)
+    settings = load_settings(options.config, learn={"head_epochs": options.epochs})
+    device = str(training_device(settings.trainer))
+    pair = load_pair(options.target, options.draft, device=device, dtype=settings.serve.dtype)
+    sampling = Sampling(options.temperature, options.top_k, options.top_p)
+    recipe, asked = (
+        Recipe(options.mixing, sampling, options.max_tokens),
+        prompts_of(pair, options.prompts, options.count),
+    )
     with stop_on_signals() as stop:
-        done = train_offline(pair, settings, prompts_of(pair, prompts, count), out, recipe, stop, _say)
-    typer.echo(json.dumps(done) if as_json else f"{out}: {done['tokens']} drafted tokens, loss {done['loss_last']:.4f}")
+        done = train_offline(pair, settings, asked, options.out, recipe, stop, _say)
+    said = f"{options.out}: {done['tokens']} drafted tokens, loss {done['loss_last']:.4f}"
+    typer.echo(json.dumps(done) if options.as_json else said)
 
 
 def _say(message: str) -> None:
