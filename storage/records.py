@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
@@ -117,27 +117,6 @@ class TokenKind(IntEnum):
     UNDRAFTED = 2  # the target's own: after a fully accepted draft, or without speculation
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One position stored for learning."""
-
-    request_id: str
-    position: int
-    """Index in the request's tokens of the token predicted: the distribution is p(· | tokens[:position])."""
-    kind: TokenKind
-    drafted: int
-    """The token that the draft proposed here; the emitted token where kind is UNDRAFTED."""
-    topk_ids: npt.NDArray[np.int32]
-    """(k,) the target's likeliest token ids, likeliest first."""
-    topk_logprobs: npt.NDArray[np.float16]
-    """(k,) their natural log-probabilities at temperature 1, before any warping."""
-    outside: float
-    """The target's probability mass outside those k."""
-    draft_version: str
-    acceptance: float | None = None
-    """min(1, p/q) of the drafted token under the request's own sampling; None where none was drafted."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSamples:
     """The data that one finished request stores for learning: its tokens and m sampled positions."""
@@ -152,19 +131,21 @@ class RequestSamples:
     tokens: npt.NDArray[np.int32]
     """(n,) prompt and output."""
     positions: npt.NDArray[np.int32]
-    """(m,) see Sample.position; ascending, each ≥ prompt_len."""
+    """(m,) index in ``tokens`` of the token predicted, the distribution being p(· | tokens[:position]); ascending, each
+    ≥ prompt_len."""
     kinds: npt.NDArray[np.uint8]
     """(m,) TokenKind."""
     drafted: npt.NDArray[np.int32]
-    """(m,) see Sample.drafted."""
+    """(m,) the token that the draft proposed there; the emitted token where the kind is UNDRAFTED."""
     topk_ids: npt.NDArray[np.int32]
-    """(m, k)"""
+    """(m, k) the target's likeliest token ids, likeliest first."""
     topk_logprobs: npt.NDArray[np.float16]
-    """(m, k)"""
+    """(m, k) their natural log-probabilities at temperature 1, before any warping."""
     outside: npt.NDArray[np.float32]
-    """(m,)"""
+    """(m,) the target's probability mass outside those k."""
     acceptance: npt.NDArray[np.float16] | None = None
-    """(m,) see Sample.acceptance, NaN where nothing was drafted; None where it was not kept at all."""
+    """(m,) min(1, p/q) of the drafted token under the request's own sampling, NaN where none was drafted; None where it
+    was not kept at all."""
     target: str | None = None
     """Digest of the target that answered; None where a release before targets were named stored it."""
     hidden_states: npt.NDArray[np.float16] | None = None
@@ -175,18 +156,6 @@ class RequestSamples:
 
     def __len__(self) -> int:
         return len(self.positions)
-
-    def __iter__(self) -> Iterator[Sample]:
-        for i in range(len(self)):
-            yield Sample(
-                self.request_id, int(self.positions[i]), TokenKind(int(self.kinds[i])), int(self.drafted[i]),
-                self.topk_ids[i], self.topk_logprobs[i], float(self.outside[i]), self.draft_version,
-                self._acceptance(i),
-            )  # fmt: skip
-
-    def _acceptance(self, index: int) -> float | None:
-        chance = np.nan if self.acceptance is None else float(self.acceptance[index])
-        return None if np.isnan(chance) else chance
 
 
 @dataclass(frozen=True, slots=True)

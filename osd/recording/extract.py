@@ -45,7 +45,7 @@ class Spans(NamedTuple):
     owners: list[str]
     """(n,) ids of the requests."""
     begins: Ints
-    """(n,) the first position; see storage.records.Sample.position."""
+    """(n,) the first position; see storage.records.RequestSamples.positions."""
     lengths: Ints
     """(n,) number of positions in each run, at least 1."""
     lasts: Ints

@@ -17,6 +17,7 @@ from storage.settings import Settings
 from storage.store import Store
 from tests.lossless.test_distribution import LEVEL, exact, p_value, sample
 from tests.support.models import alone, model_of, noisy, prompts, random_pair
+from tests.support.samples import each_position
 from tests.support.settings import settings_of
 
 DEVICE = choose_device("auto")
@@ -66,7 +67,7 @@ def test_what_is_recorded_is_what_the_target_says(store: Store, settings: Settin
     for samples in store.samples.read([r.id for r in asked]):
         fed = torch.tensor([samples.tokens.tolist()], device=DEVICE)
         logits = pair.target.module(input_ids=fed, use_cache=False).logits[0]
-        for one in samples:
+        for one in each_position(samples):
             top = logits[one.position - 1].log_softmax(-1).topk(8)
             assert one.topk_ids[0] == top.indices[0]
             assert torch.allclose(torch.tensor(one.topk_logprobs).float(), top.values.cpu(), atol=1e-2)

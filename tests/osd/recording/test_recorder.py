@@ -17,6 +17,7 @@ from storage.settings import Settings
 from storage.store import Store
 from tests.support.models import VOCABULARY, prompts, random_pair
 from tests.support.recording import record
+from tests.support.samples import each_position
 from tests.support.waiting import until
 
 
@@ -44,7 +45,7 @@ def test_every_verified_position_carries_the_targets_distribution(
         assert samples.tokens.tolist() == tokens
         assert samples.positions.tolist() == list(range(samples.prompt_len, len(tokens)))
         logits = pair.target.module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
-        for sample in samples:
+        for sample in each_position(samples):
             expected = logits[sample.position - 1].log_softmax(-1)  # what the target says after the tokens before
             top = expected.topk(8)
             assert np.allclose(sample.topk_logprobs.astype(np.float32), top.values, atol=1e-2)
@@ -67,7 +68,7 @@ def test_every_drafted_token_carries_its_chance_of_acceptance(
     for request, samples in zip(asked, kept, strict=True):
         warp = Warp.of([request.sampling, Sampling(1.0)], VOCABULARY, pair.device)
         assert warp is not None
-        for sample in samples:
+        for sample in each_position(samples):
             text = torch.tensor([samples.tokens[: sample.position].tolist()])
             p, q = (warp(m.module(text).logits[:, -1:].expand(2, -1, -1))[0, 0] for m in (pair.target, pair.draft))
             if sample.kind is TokenKind.UNDRAFTED:

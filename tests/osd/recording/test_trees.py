@@ -17,6 +17,7 @@ from storage.store import Store
 from tests.support.models import VOCABULARY, alone, prompts
 from tests.support.proposers import BranchingDrafter, Guessing
 from tests.support.recording import Prepare, record
+from tests.support.samples import each_position
 
 
 def drafting(kind: type[TreeDrafter], known: dict[tuple[int, ...], list[int]]) -> Prepare:
@@ -46,7 +47,7 @@ def test_every_position_carries_the_targets_distribution_and_the_chance(
         assert tokens == [*done[samples.request_id].request.prompt_tokens, *done[samples.request_id].tokens]
         assert samples.positions.tolist() == list(range(samples.prompt_len, len(tokens)))
         logits = pair.target.module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
-        for sample in samples:
+        for sample in each_position(samples):
             top = logits[sample.position - 1].log_softmax(-1).topk(8)
             assert np.allclose(sample.topk_logprobs.astype(np.float32), top.values, atol=1e-2)
             assert (sample.drafted != tokens[sample.position]) == (sample.kind is TokenKind.REJECTED)
@@ -70,7 +71,7 @@ def test_only_the_correction_is_kept_where_that_is_asked_for(pair: Pair, store: 
     asked = [Request(p, max_new_tokens=17) for p in prompts(5, seed=20)]
     known = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 17) for r in asked}
     done, found = record(pair, store, rejected, asked, prepare=drafting(BranchingDrafter, known))
-    kept = [sample for samples in found for sample in samples]
+    kept = [sample for samples in found for sample in each_position(samples)]
     assert len(kept) == sum(r.rejected and r.emitted > r.accepted for c in done for r in c.rounds) > 0
     for sample in kept:
         assert sample.kind is TokenKind.REJECTED and sample.drafted != sample.topk_ids[0]

@@ -36,6 +36,7 @@ from tests.lossless.test_distribution import LEVEL, p_value
 from tests.lossless.test_lossless import serve
 from tests.support.models import VOCABULARY, alone, prompts, random_pair
 from tests.support.proposers import Guessing
+from tests.support.samples import each_position
 from tests.support.settings import settings_of
 
 MODES = ["typical", "adaptix"]
@@ -221,7 +222,7 @@ def test_what_is_recorded_is_the_targets_own(mode: str, pair: Pair, store: Store
         text = torch.tensor([samples.tokens.tolist()])
         warp = Warp([request.sampling], pair.vocab_size, pair.device)
         logits, proposed = (m.module(text).logits for m in (pair.target, pair.draft))
-        for sample in samples:
+        for sample in each_position(samples):
             top = logits[0, sample.position - 1].log_softmax(-1).topk(8)
             assert np.allclose(sample.topk_logprobs.astype(np.float32), top.values, atol=1e-2)
             if sample.kind is TokenKind.UNDRAFTED:

@@ -20,6 +20,7 @@ from storage.replay import segments
 from storage.replay.segment_files import SegmentFiles, is_held_out
 from storage.sql.tables import SegmentRow
 from tests.storage.make import assert_same, samples, with_hidden
+from tests.support.samples import each_position
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 
@@ -96,7 +97,7 @@ def test_segments_that_lack_columns_are_read(tmp_path: Path, lacking: list[str])
     pq.write_table(segments.table([samples(0), samples(1)]).drop(lacking), path)
     first, second = segments.decode(path)
     assert_same(first, samples(0, acceptance=None, created_at=first.created_at))
-    assert second.acceptance is None and [sample.acceptance for sample in second] == [None] * 3
+    assert second.acceptance is None and [sample.acceptance for sample in each_position(second)] == [None] * 3
 
 
 @pytest.mark.parametrize("change", [lambda t: t.drop(["outside"]), lambda t: t.append_column("more", t["k"])])
