@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple
 
 from sqlalchemy import Row, Select, text
 from sqlalchemy.orm import Session
@@ -23,6 +23,7 @@ from storage.sql.drivers import DRIVER_ERRORS, make_engine, parse_url, show_url,
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 CHUNK = 5_000
 """Ids in one statement; SQLite takes at most 32,766 parameters."""
 
@@ -63,16 +64,16 @@ class Database:
         with self.session(read_only=True) as session:
             return ask(session, *args, **options)
 
-    def scalar(self, query: TypedReturnsRows[tuple[T]]) -> T | None:
+    def scalar(self, query: TypedReturnsRows[T]) -> T | None:
         """Return the first column of the query's first row; None where there is no row."""
         return self.read(Session.scalar, query)
 
-    def scalars(self, query: TypedReturnsRows[tuple[T]]) -> list[T]:
+    def scalars(self, query: TypedReturnsRows[T]) -> list[T]:
         """Return the first column of all rows of a query."""
         with self.session(read_only=True) as session:
             return list(session.scalars(query))
 
-    def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    def rows(self, query: Select[*Ts]) -> Sequence[Row[*Ts]]:
         """Return all rows of a query."""
         with self.session(read_only=True) as session:
             return session.execute(query).all()
