@@ -39,29 +39,25 @@ def rank_drafts(
     store: Store,
     samples: Sequence[RequestSamples],
     device: torch.device,
-    drafts: Sequence[str] | None = None,
-    between: Callable[[], None] = lambda: None,
 ) -> list[Fit]:
-    """Rank every draft that routes lead to (or those named), best first; ties by name.
+    """Rank every draft that routes lead to, best first; ties by name.
 
-    Raises BadInput when no request has a position to score, UnknownDraft for a name without weights, WeightsDamaged.
+    Raises BadInput when no request has a position to score, WeightsDamaged.
     """
     measure, judges = comparable(samples)
     if not judges:
         raise BadInput(reason="None of the samples has a position on which drafts could be compared.")
     fits = []
-    for version in _currents(store, drafts):
-        scores = score(load_current(store, version, device), judges, between)
+    for version in _currents(store):
+        scores = score(load_current(store, version, device), judges)
         positions = int(scores.positions.sum())
         reached = float(scores.of(measure).sum()) / positions
         fits.append(Fit(draft_of(version.draft), version.id, round(reached, 6), len(judges), positions))
     return sorted(fits, key=lambda fit: (-fit.acceptance, fit.draft))
 
 
-def _currents(store: Store, drafts: Sequence[str] | None) -> list[DraftVersion]:
-    """Return each draft's current version, skipping drafts without weights unless they were named."""
-    if drafts is not None:
-        return [store.versions.current(draft, store.targets.newest()) for draft in drafts]
+def _currents(store: Store) -> list[DraftVersion]:
+    """Return each draft's current version, skipping drafts without weights."""
     found = []
     for draft in sorted({draft for route in store.routes.list() for draft in route.drafts}):
         version = store.versions.find(draft, store.targets.newest())
