@@ -37,6 +37,11 @@ class TopicVector:
         self.texts = 0
         self.holding = np.zeros(SIZE, np.uint32)
 
+    def restore(self, texts: int, features: Buckets, holding: NDArray[np.uint32]) -> None:
+        """Take the number of texts, and of those that hold these features, as they were kept."""
+        self.texts = texts
+        self.holding[features] = holding
+
     def of(self, text: str) -> tuple[Buckets, NDArray[np.float32]]:
         """Return a text's features, with repeats, and their values; both empty for an empty text."""
         ids = features_of(text)
@@ -134,8 +139,7 @@ class TopicModel:
         made = cls(least=facts["least"])
         made.calibration = tuple(facts["calibration"])
         made.linear.replace(facts["labels"], arrays["ids"], arrays["weights"], arrays["bias"])
-        made.vector.texts = facts["texts"]
-        made.vector.holding[arrays["held"]] = arrays["holding"]
+        made.vector.restore(facts["texts"], arrays["held"], arrays["holding"])
         return made
 
 

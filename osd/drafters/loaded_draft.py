@@ -126,10 +126,10 @@ class DraftModel:
 class LoadedDraft:
     """A draft that is in memory: its version, weights and adapter. Rows keep theirs until they end."""
 
-    def __init__(self, draft: str, version: str, body: DraftModel, adapter: Adapter | None = None) -> None:
-        self.draft, self.version, self.body, self.adapter = draft, version, body, adapter
-        self.head: HeadPass | None = None
-        """Its acceptance head, once it has one."""
+    def __init__(
+        self, draft: str, version: str, body: DraftModel, adapter: Adapter | None = None, head: HeadPass | None = None
+    ) -> None:
+        self.draft, self.version, self.body, self.adapter, self.head = draft, version, body, adapter, head
         self.rows = 0
         """Number of rows that it serves."""
         self.used = 0

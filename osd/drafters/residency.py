@@ -124,8 +124,8 @@ class DraftResidency:
 
     def _add_draft(self, arrival: LoadedVersion, body: DraftModel) -> LetIn:
         """Add a draft, where there is room for one. Rows of the version before keep theirs."""
-        loaded = LoadedDraft(arrival.draft, arrival.version, body, arrival.adapter)
-        loaded.head = self.pool.heads.get(arrival.draft)
+        head = self.pool.heads.get(arrival.draft)
+        loaded = LoadedDraft(arrival.draft, arrival.version, body, arrival.adapter, head)
         if arrival.draft == self.pool.default.draft:
             self.pool.default = loaded
         elif self.budget is not None and self._bytes([self.pool.default, loaded]) > self.budget:

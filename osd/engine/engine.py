@@ -84,7 +84,7 @@ class Engine:
         self.pool.configure(self.target, settings.serve)
         if settings.serve.cache_mb is not None:
             self.target.bound(settings.serve.cache_mb << 20)
-        self.target.cache.wants_embedding = recorder is not None and settings.serve.record_hidden_states
+        self.target.cache.want_embedding(recorder is not None and settings.serve.record_hidden_states)
         self.prefill_queue = PrefillQueue(self.admission, self.target, settings.serve, self.stats)
         drafting = make_drafting(pair, settings, self.pool, self.target, proposer)
         self._guard = DraftGuard(drafting, self.pool, f"drafters.{settings.drafters.kind}")
