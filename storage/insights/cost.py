@@ -17,7 +17,7 @@ from sqlalchemy import Float, case, cast, func, select
 
 from storage.errors import ModelFileDamaged
 from storage.insights.runs import RunTotals
-from storage.outcomes.outcome_window import hurry
+from storage.outcomes.outcome_window import hurried
 from storage.outcomes.outcomes import AcceptanceRow
 from storage.records import ratio
 from storage.sql.database import Database
@@ -89,9 +89,7 @@ def plain_round(db: Database, target: str | None = None) -> UndraftedRound | Non
         of_others = VersionRow.draft.in_(select(DraftRow.name).where(DraftRow.target != target))
         others = select(VersionRow.id).where(of_others)
         query = query.where(OutcomeRow.draft_version.not_in(others))
-    with db.session(read_only=True) as session:
-        hurry(session)
-        n, d, dd, v, dv, rounds, spent = (float(value or 0) for value in session.execute(query).one())
+    n, d, dd, v, dv, rounds, spent = (float(value or 0) for value in hurried(db, query)[0])
     if rounds < ENOUGH:
         return fit(n, d, dd, v, dv)
     return UndraftedRound(min(spent / rounds, v / n), "measured", int(rounds))  # a cold minute must not flatter drafts
@@ -192,14 +190,13 @@ def cost_row(
     plain: UndraftedRound | None,
 ) -> CostRow:
     """Compute a draft's costs from its summed outcomes, its training runs, both models' sizes and b(0)."""
-    known = target is not None and small is not None
     return CostRow(
         draft=draft,
         rounds=served.rounds,
         drafted=served.drafted,
         emitted=served.emitted,
-        flops=_flops(served, trained, target, small) if known and target and small else None,
-        bytes=_bytes(served, trained, target, small) if known and target and small else None,
+        flops=_flops(served, trained, target, small) if target and small else None,
+        bytes=_bytes(served, trained, target, small) if target and small else None,
         decode_seconds=(served.draft_ms + served.verify_ms) / 1000,
         without_seconds=None if plain is None else served.emitted * plain.ms / 1000,
         training_seconds=trained.seconds if trained else 0.0,

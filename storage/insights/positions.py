@@ -69,9 +69,6 @@ def positions(db: Database, window: Window, by: Sequence[str] = ()) -> list[Plac
     ]
 
 
-KINDS = ("position", "route", "token")
-
-
 @dataclass(frozen=True, slots=True)
 class RejectionRow:
     """The rejections of one position, one route, or one pair of tokens."""

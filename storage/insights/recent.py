@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, case, func, select
 
 from storage.insights.statistics import Bucket
-from storage.outcomes.outcome_window import hurry
+from storage.outcomes.outcome_window import hurried
 from storage.records import ratio
 from storage.sql.database import Database
 from storage.sql.outcome_tables import OutcomeRow
@@ -65,21 +66,21 @@ class DraftTraffic:
 
 def traffic(db: Database, draft: str, since: float) -> DraftTraffic:
     """Return the sums over what finished at ``since`` (Unix seconds) or later."""
-    query = select(*(func.coalesce(func.sum(getattr(OutcomeRow, name)), 0) for name in SUMS))
-    with db.session(read_only=True) as session:
-        hurry(session)
-        *counts, draft_ms, verify_ms = session.execute(query.where(*_of(draft, since))).one()
-    requests, rounds, drafted, accepted, rejections = map(int, counts)
-    return DraftTraffic(requests, rounds, drafted, accepted, rejections, (draft_ms + verify_ms) / 1000)
+    *counts, draft_ms, verify_ms = summed(db, SUMS, *_of(draft, since))
+    return DraftTraffic(*map(int, counts), (draft_ms + verify_ms) / 1000)
+
+
+def summed(db: Database, names: Sequence[str], *wanted: ColumnElement[bool]) -> Sequence[float]:
+    """Return the sums of these columns over the outcomes that the log holds and that are wanted."""
+    query = select(*(func.coalesce(func.sum(getattr(OutcomeRow, name)), 0) for name in names))
+    return [float(each) for each in hurried(db, query.where(*wanted))[0]]
 
 
 def judged_requests(db: Database, draft: str, since: float, limit: int) -> list[tuple[float, Bucket]]:
     """Return (finished at, (accepted, judged) tokens) of the newest requests since then, newest first."""
     columns = OutcomeRow.finished_at, OutcomeRow.accepted, OutcomeRow.rejections
     query = select(*columns).where(*_of(draft, since)).order_by(OutcomeRow.id.desc()).limit(limit)
-    with db.session(read_only=True) as session:
-        hurry(session)
-        return [(at, (accepted, accepted + rejections)) for at, accepted, rejections in session.execute(query)]
+    return [(at, (accepted, accepted + rejections)) for at, accepted, rejections in hurried(db, query)]
 
 
 def undrafted(db: Database) -> list[str]:

@@ -6,16 +6,16 @@ Traffic that took s seconds at acceptance α would have taken s L(α) ÷ L(α �
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Float, case, cast, func, select
+from sqlalchemy import Float, Row, case, cast, func, select
 
 from storage import records
 from storage.insights.statistics import tokens_per_round
 from storage.names import head_of
-from storage.outcomes.outcome_window import EVERYTHING, Window, hurry
+from storage.outcomes.outcome_window import EVERYTHING, Window, hurried
 from storage.outcomes.outcomes import AcceptanceRow
 from storage.records import RunState
 from storage.runs import BEGAN
@@ -26,7 +26,7 @@ from storage.store import Store
 
 COLUMNS = (
     RunRow.id, RunRow.draft, RunRow.state, RunRow.started_at, RunRow.finished_at, RunRow.version, RunRow.result,
-    RunRow.settings, func.json_array_length(RunRow.request_ids),
+    RunRow.settings, func.json_array_length(RunRow.request_ids).label("requests"),
 )  # fmt: skip
 
 
@@ -79,9 +79,7 @@ class RunTotals:
 def runs(db: Database, window: Window, limit: int) -> list[RunAnswer]:
     """Return the newest runs that started in the window, newest first."""
     query = select(*COLUMNS).where(*_wanted(window)).order_by(RunRow.started_at.desc(), RunRow.id).limit(limit)
-    with db.session(read_only=True) as session:
-        hurry(session)
-        return [_answer(*row) for row in session.execute(query)]
+    return [_answer(row) for row in hurried(db, query)]
 
 
 def totals(db: Database, window: Window) -> list[RunTotals]:
@@ -92,14 +90,11 @@ def totals(db: Database, window: Window) -> list[RunTotals]:
         _in(RunState.FAILED, RunState.LOST), func.sum(ended), _number("positions"), _number("steps"),
         func.max(RunRow.started_at),
     ).where(*_wanted(window)).group_by(RunRow.draft).order_by(RunRow.draft)  # fmt: skip
-    with db.session(read_only=True) as session:
-        hurry(session)
-        rows = session.execute(query).all()
     return [
         RunTotals(
             draft, runs, int(published), int(rejected), int(failed), float(seconds), int(positions), int(steps), last
         )
-        for draft, runs, published, rejected, failed, seconds, positions, steps, last in rows
+        for draft, runs, published, rejected, failed, seconds, positions, steps, last in hurried(db, query)
     ]
 
 
@@ -123,16 +118,13 @@ def _wanted(window: Window) -> Sequence[Any]:
     return wanted
 
 
-def _answer(
-    run: str, draft: str, state: str, started: float, finished: float | None, version: str | None,
-    result: Mapping[str, Any], settings: Mapping[str, Any], requests: int,
-) -> RunAnswer:  # fmt: skip
-    seconds = None if finished is None else finished - started
-    evidence, began = result.get("evidence") or {}, settings.get(BEGAN, {})
+def _answer(row: Row[Any]) -> RunAnswer:
+    seconds = None if row.finished_at is None else row.finished_at - row.started_at
+    result, began = row.result, row.settings.get(BEGAN, {})
     return RunAnswer(
-        run, draft, state, started, seconds, result.get("seconds"), requests, result.get("positions"),
-        result.get("steps"), evidence.get("difference"), version, result.get("reason"),
-        began.get("why"), began.get("words"),
+        row.id, row.draft, row.state, row.started_at, seconds, result.get("seconds"), row.requests,
+        result.get("positions"), result.get("steps"), (result.get("evidence") or {}).get("difference"), row.version,
+        result.get("reason"), began.get("why"), began.get("words"),
     )  # fmt: skip
 
 

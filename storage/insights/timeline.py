@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Integer, Select, cast, func, select
 from sqlalchemy.orm import Session
 
-from storage.outcomes.outcome_window import Window, grouped, hurry
+from storage.insights.recent import summed
+from storage.outcomes.outcome_window import Window, grouped, hurried
 from storage.records import VersionState, ratio
 from storage.routes.proposals import ProposalKind
 from storage.sql import audit
@@ -84,13 +85,10 @@ def _span(seconds: float) -> int:
 
 
 def _live(db: Database, since: float, until: float) -> tuple[int, list[Point]]:
-    with db.session(read_only=True) as session:
-        first = session.scalar(select(func.min(OutcomeRow.finished_at)).where(OutcomeRow.finished_at >= since))
-        needed = (until - (until if first is None else first)) / LIVE_BUCKETS
-        bucket = next((width for width in WIDTHS if width >= needed), WIDTHS[-1])
-        hurry(session)
-        rows = session.execute(_buckets(since, bucket))
-        return bucket, [_point(route, at, sums) for route, at, *sums in rows]
+    first = db.scalar(select(func.min(OutcomeRow.finished_at)).where(OutcomeRow.finished_at >= since))
+    needed = (until - (until if first is None else first)) / LIVE_BUCKETS
+    bucket = next((width for width in WIDTHS if width >= needed), WIDTHS[-1])
+    return bucket, [_point(route, at, sums) for route, at, *sums in hurried(db, _buckets(since, bucket))]
 
 
 def _buckets(since: float, bucket: int) -> Select[Any]:
@@ -102,9 +100,7 @@ def _buckets(since: float, bucket: int) -> Select[Any]:
 
 def _summed(db: Database, since: float, until: float, bucket: int) -> list[Point]:
     name = next(name for name, span in SPANS.items() if span == bucket)
-    with db.session(read_only=True) as session:
-        columns = {"route": Sums.route, name: None}
-        found = grouped(session, Sums, Window(since, until), columns, COUNTS)
+    found = db.read(grouped, Sums, Window(since, until), {"route": Sums.route, name: None}, COUNTS)
     return sorted((_point(str(key[0]), float(key[1]), sums) for key, sums in found.items()), key=lambda point: point.at)
 
 
@@ -166,11 +162,8 @@ class RecentTotals:
 
 def lately(db: Database, since: float, until: float) -> RecentTotals:
     """Return the newest outcomes summed over all servers of the store."""
-    query = select(*(func.coalesce(func.sum(getattr(OutcomeRow, name)), 0) for name in COUNTS))
-    with db.session(read_only=True) as session:
-        hurry(session)
-        row = session.execute(query.where(OutcomeRow.finished_at >= since, OutcomeRow.finished_at <= until)).one()
-    sums, seconds = dict(zip(COUNTS, map(float, row), strict=True)), max(1.0, until - since)
+    found = summed(db, COUNTS, OutcomeRow.finished_at >= since, OutcomeRow.finished_at <= until)
+    sums, seconds = dict(zip(COUNTS, found, strict=True)), max(1.0, until - since)
     return RecentTotals(
         seconds, int(sums["requests"]), sums["requests"] / seconds, sums["emitted"] / seconds,
         ratio(sums["accepted"], sums["accepted"] + sums["rejections"]), ratio(sums["emitted"], sums["rounds"]),

@@ -84,11 +84,6 @@ def _parts(files: SegmentFiles, segment: tuple[str, ...], places: Iterator[Any])
         yield kinds, drafted, tokens[positions]
 
 
-def count(tokens: Ints, which: Sequence[bool] | npt.NDArray[np.bool_], size: int) -> Ints:
-    """Return how often each token id occurs among the selected positions, shape (size,)."""
-    return np.bincount(tokens[which], minlength=size)
-
-
 TOP = 100
 """Number of most frequent tokens examined, as in the paper."""
 
@@ -180,14 +175,8 @@ def _counted(side: JudgedPositions, size: int) -> Ints:
     """Return how often each token was proposed, accepted and emitted, shape (3, size)."""
     accepted = side.kinds == TokenKind.ACCEPTED
     proposed = side.kinds != TokenKind.UNDRAFTED
-    everything = np.ones(len(side), bool)
-    return np.stack(
-        [
-            count(side.drafted, proposed, size),
-            count(side.emitted, accepted, size),
-            count(side.emitted, everything, size),
-        ]
-    )
+    parts = side.drafted[proposed], side.emitted[accepted], side.emitted
+    return np.stack([np.bincount(tokens, minlength=size) for tokens in parts])
 
 
 def _gain(before: float | None, after: float | None) -> float | None:

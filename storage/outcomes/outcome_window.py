@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from operator import add, itemgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Double, Float, String, cast, func, select, text
+from sqlalchemy import BigInteger, ColumnElement, Double, Float, Row, Select, String, cast, func, select, text
 from sqlalchemy.orm import Session
 
+from storage.sql.database import Database, Ts
 from storage.sql.outcome_tables import CounterRow, PositionRow
 from storage.sql.spans import SPANS, WEEK, SpanPart, cover
 from storage.sql.tables import VersionRow
@@ -83,6 +84,13 @@ def _sums(
 def _by_bytes(column: Any) -> Any:
     """Return the column in byte order, as Python sorts: PostgreSQL would sort by a language's rules."""
     return column.collate("C") if isinstance(column.type, String) else column
+
+
+def hurried(db: Database, query: Select[*Ts]) -> Sequence[Row[*Ts]]:
+    """Return all rows of a query, in a hurry."""
+    with db.session(read_only=True) as session:
+        hurry(session)
+        return session.execute(query).all()
 
 
 def hurry(session: Session) -> None:
