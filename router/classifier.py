@@ -12,14 +12,15 @@ Only traits that some rule uses are computed: without rules no text is read and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from router.base import Decision, LabelGuess, Router
+from router.base import Decision, LabelGuess
 from router.fixed import FixedRouter
 from router.language_text import primary
 from router.rules import Contestant, Rules, Traits
-from storage.records import Request
+from storage.records import Outcome, Request
 from storage.routes.matches import searched
 from storage.routes.routes import RoutePlan
 from storage.settings import RouterSettings
@@ -55,7 +56,7 @@ class Classifiers(Protocol):
         """Return the topic classifier; None where nothing was taught. Raises ModelFileDamaged."""
 
 
-class ClassifierRouter(Router):
+class ClassifierRouter:
     """A router by rules over language, topic, tenant and pattern. Immutable apart from its classifiers; thread-safe."""
 
     def __init__(
@@ -101,6 +102,9 @@ class ClassifierRouter(Router):
         text = request.text or ""
         language = self._language(request, text)
         return Traits(request.tenant, searched(text), language, self._topic(text, language))
+
+    def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
+        """Do nothing: outcomes say nothing about language or topic. See :meth:`router.base.Router.observe`."""
 
     def _language(self, request: Request, text: str) -> LabelGuess:
         if request.language:

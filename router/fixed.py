@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from router.base import Decision, Router
+from router.base import Decision
 from storage.errors import BadSetting, UnknownRoute
-from storage.records import EVERYBODY, Request, Route
+from storage.records import EVERYBODY, Outcome, Request, Route
 
 NAMED = "asked for by name"
 
 
-class FixedRouter(Router):
-    """A router by names, former names and pins (tenant -> route). It learns nothing; the first route is the default."""
+class FixedRouter:
+    """A router by names, former names and pins (tenant -> route). Immutable; the first route is the default."""
 
     reads_text = False
 
@@ -37,6 +37,9 @@ class FixedRouter(Router):
     def route(self, request: Request) -> Decision:
         """Return the route. See :meth:`router.base.Router.route`."""
         return self.stated(request) or Decision(self.default, reason=self._unstated)
+
+    def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
+        """Do nothing: there is nothing to learn. See :meth:`router.base.Router.observe`."""
 
     def stated(self, request: Request) -> Decision | None:
         """Return the route that the request names, else the one that its tenant is pinned to, else None.

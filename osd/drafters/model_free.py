@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from osd.draft_tree import TreeProposal
-from osd.drafters.tree import Proposer
 from osd.sequence import SequenceState
 
 Index = npt.NDArray[np.int64]
@@ -44,17 +43,29 @@ class LearningTable(Protocol):
         their texts."""
 
 
-class LookupProposer(Proposer):
+class LookupProposer:
     """A proposer from a finder. It learns nothing."""
 
     def __init__(self, name: str, finder: Finder) -> None:
         self.name, self.finder = name, finder
+
+    def join(self, row: SequenceState) -> None:
+        """Do nothing; see :class:`osd.drafters.tree.Proposer`."""
 
     def propose(
         self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
     ) -> Sequence[TreeProposal]:
         """Propose trees from the rows' texts; see :class:`osd.drafters.tree.Proposer`."""
         return self.finder.propose([np.array(row.tokens, np.int64) for row in rows], nodes)
+
+    def learn(self, row: SequenceState, start: int) -> None:
+        """Do nothing; see :class:`osd.drafters.tree.Proposer`."""
+
+    def recall(self, row: SequenceState, start: int) -> None:
+        """Do nothing; see :class:`osd.drafters.tree.Proposer`."""
+
+    def leave(self, row: SequenceState) -> None:
+        """Do nothing; see :class:`osd.drafters.tree.Proposer`."""
 
 
 class TableProposer:

@@ -13,7 +13,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from osd.draft_tree import TokenProposal
-from osd.drafters.tree import Proposer
 from osd.models.model import TextDraft
 from osd.sequence import SequenceState
 
@@ -38,8 +37,8 @@ class DraftedText:
         """The draft's tokens that its cache holds; they are of the text from the row's token ``anchor`` on."""
 
 
-class UniversalProposer(Proposer):
-    """Proposes what a draft with another tokenizer says. It learns nothing: samples are of the target's tokens."""
+class UniversalProposer:
+    """Proposes what a draft with another tokenizer says."""
 
     name = "universal"
 
@@ -58,6 +57,12 @@ class UniversalProposer(Proposer):
     def leave(self, row: SequenceState) -> None:
         """Free a row's place."""
         self._free.append(self._rows.pop(row.request.id).place)
+
+    def learn(self, row: SequenceState, start: int) -> None:
+        """Do nothing: its samples would be in the target's tokens."""
+
+    def recall(self, row: SequenceState, start: int) -> None:
+        """Do nothing."""
 
     def propose(
         self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]

@@ -202,7 +202,7 @@ def new_head(draft: nn.Module, learn: LearnSettings, root: str, trained_for: str
     return head
 
 
-def reweigh(head: AcceptanceHead, reject_weight: float, **facts: str) -> None:
+def reweigh(head: AcceptanceHead, reject_weight: float, **facts: Any) -> None:
     """Change the weight of rejections, keeping the head's estimates as they are; ``facts``: more of its config."""
     shift = math.log(head.config.reject_weight / reject_weight)
     with torch.no_grad():
