@@ -68,13 +68,9 @@ def _tfidf(documents: Documents) -> tuple[Any, npt.NDArray[np.int64]]:
     """Return a sparse (n, v) TF-IDF matrix with rows of unit length, and the token of each column."""
     from sklearn.feature_extraction.text import TfidfVectorizer  # takes a second to import
 
-    vectorizer = TfidfVectorizer(analyzer=_as_they_are, sublinear_tf=True, min_df=2)
+    vectorizer = TfidfVectorizer(analyzer=list, sublinear_tf=True, min_df=2)
     weights = vectorizer.fit_transform(documents)
     return weights, np.asarray(vectorizer.get_feature_names_out(), dtype=np.int64)
-
-
-def _as_they_are(document: Sequence[int]) -> Sequence[int]:
-    return document
 
 
 def _reduced(weights: Any, seed: int) -> Vectors:

@@ -75,7 +75,8 @@ class Forgetter:
             raise BadInput(reason="Say what to forget: requests by their ids, or a tenant.")
         ids = list(dict.fromkeys(request_ids))
         line = self._note(ids, tenant, who)
-        ids = ids if tenant is None else self._ids_of(tenant)
+        if tenant is not None:
+            ids = self._db.scalars(select(SampleRow.request_id).where(SampleRow.tenant == tenant))
         learned = self._db.read(learned_from, ids, tenant)
         outcomes = self._forget_outcomes(ids, tenant)
         tables = len(self.drop_tables())
@@ -94,9 +95,6 @@ class Forgetter:
     def drop_tables(self) -> list[str]:
         """Delete tables of n-grams, see :func:`drop_tables`."""
         return drop_tables(self._db, self._weights)
-
-    def _ids_of(self, tenant: str) -> list[str]:
-        return self._db.scalars(select(SampleRow.request_id).where(SampleRow.tenant == tenant))
 
     def _forget_outcomes(self, ids: Sequence[str], tenant: str | None) -> int:
         with self._db.session() as session:

@@ -26,7 +26,8 @@ def roster(store: Store) -> list[dict[str, Any]]:
     for route in store.routes.list():
         for name in route.drafts:
             routes.setdefault(name, []).append(route.name)
-    servers, trials = store.servers.list(), _trials(store)
+    servers = store.servers.list()
+    trials = {each.draft: each for each in store.canaries.list() if each.state is CanaryState.WATCHING}
     current = _current(store, {_line(holds) for server in servers for holds in server.drafts.values()})
     return [_row(server, routes, trials, current) for server in servers]
 
@@ -34,10 +35,6 @@ def roster(store: Store) -> list[dict[str, Any]]:
 def _line(holds: Mapping[str, Any]) -> str:
     """Return the line of the version that a server holds, by the version's name."""
     return str(holds["version"]).rsplit("-", 2)[0]
-
-
-def _trials(store: Store) -> dict[str, Canary]:
-    return {each.draft: each for each in store.canaries.list() if each.state is CanaryState.WATCHING}
 
 
 def _current(store: Store, drafts: set[str]) -> dict[str, str]:

@@ -75,13 +75,9 @@ def timeline(db: Database, since: float, until: float) -> Timeline:
     if seconds <= LIVE_SECONDS:
         bucket, points = _live(db, since, until)
     else:
-        bucket = _span(seconds)
+        bucket = MINUTE if seconds <= 6 * HOUR else HOUR if seconds <= 10 * DAY else DAY
         points = _summed(db, since, until, bucket)
     return Timeline(since, until, bucket, points, marks(db, since, until))
-
-
-def _span(seconds: float) -> int:
-    return MINUTE if seconds <= 6 * HOUR else HOUR if seconds <= 10 * DAY else DAY
 
 
 def _live(db: Database, since: float, until: float) -> tuple[int, list[Point]]:
