@@ -9,6 +9,7 @@ from storage.files.bucket import ObjectStore
 from storage.files.places import LocalFolder
 from storage.records import DraftVersion
 from storage.store import Store
+from storage.versions.weight_files import BucketWeights
 
 PLACES = ("folder", "memory", "s3")
 GARBAGE = "20200101/" + "a" * 32 + ".parquet"
@@ -54,7 +55,7 @@ def weights_of(store: Store) -> Lying:
 
 def forget_cache(store: Store, version: DraftVersion) -> None:
     """As on a machine that never loaded it; where weights lie in a folder there is no cache."""
-    if hasattr(store.versions.files, "bucket"):
+    if isinstance(store.versions.files, BucketWeights):
         shutil.rmtree(store.versions.files.folder / version.path, ignore_errors=True)
 
 

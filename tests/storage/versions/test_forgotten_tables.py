@@ -14,7 +14,8 @@ from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.sql.forgotten import TABLE_KIND, ForgottenSinceLine, born_after
 from storage.sql.tables import VersionRow
-from storage.store import Store, open_store
+from storage.store import Store
+from storage.versions.weight_files import BucketWeights, open_store
 from tests.storage.make import add_root, at_once, samples
 from tests.storage.places import files_below, files_of, weights_of
 
@@ -163,7 +164,7 @@ def test_tables_of_older_releases_were_born_before_everything(store: Store, tmp_
 
 
 def test_copies_on_other_machines_go_when_they_hear_of_it(store: Store, settings: Settings, tmp_path: Path) -> None:
-    if not hasattr(store.versions.files, "bucket"):
+    if not isinstance(store.versions.files, BucketWeights):
         pytest.skip("a folder has no copies")
     table = add_table(store, tmp_path / "table")
     kept = settings.storage.model_copy(update={"cache": tmp_path / "elsewhere"})
