@@ -21,7 +21,7 @@ from benchmarks.gamma.rounds import read_recording
 from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, RowByRow
-from osd.gamma.rules.fsm import FixedRow
+from osd.gamma.rules.fsm import CountingRow
 from storage.errors import BadSetting
 from storage.records import Request
 from tests.support.models import prompts, random_pair
@@ -208,8 +208,8 @@ class Slow(RowByRow):
 
     name, signal = "slow", "none"
 
-    def start(self) -> FixedRow:
-        return FixedRow(2)
+    def start(self) -> CountingRow:
+        return CountingRow(2, 2)
 
     def plan(self, rows: Sequence[object], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
         sum(range(50_000))

@@ -14,7 +14,7 @@ from benchmarks.gamma.simulate import Simulated, Simulator
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, RowByRow, Signal
 from osd.gamma.rules.analytic import AnalyticController
 from osd.gamma.rules.confidence import ConfidenceController
-from osd.gamma.rules.fsm import FixedController, FixedRow
+from osd.gamma.rules.fsm import CountingRow, FixedController
 from osd.gamma.rules.gammatune import GammaTuneController
 from storage.errors import BadInput
 from tests.support.traces import greedy_trace, sampled_trace, simulate
@@ -39,8 +39,8 @@ class Stopping(RowByRow):
         self.signal: Signal = signal
         self._answer, self._most = answer, most
 
-    def start(self) -> FixedRow:
-        return FixedRow(self._most)
+    def start(self) -> CountingRow:
+        return CountingRow(self._most, self._most)
 
     def should_continue(self, rows: Sequence[object], drafted: int, signals: Sequence[float]) -> list[DraftDecision]:
         return [DraftDecision.ON if signal >= 0.5 else self._answer for signal in signals]
@@ -155,8 +155,8 @@ def test_the_leaving_rows_place_is_taken_by_the_last() -> None:
         def __init__(self) -> None:
             self.seen: list[list[int]] = []
 
-        def start(self) -> FixedRow:
-            return FixedRow(0)
+        def start(self) -> CountingRow:
+            return CountingRow(0, 0)
 
         def plan(
             self, rows: Sequence[object], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
@@ -195,8 +195,8 @@ def test_a_drafter_that_has_not_read_the_text_takes_longer() -> None:
     class Late(RowByRow):
         name = "late"
 
-        def start(self) -> FixedRow:
-            return FixedRow(0)
+        def start(self) -> CountingRow:
+            return CountingRow(0, 0)
 
         def plan(
             self, rows: Sequence[object], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()

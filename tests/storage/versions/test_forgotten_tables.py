@@ -14,8 +14,8 @@ from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.sql.forgotten import TABLE_KIND, ForgottenSinceLine, born_after
 from storage.sql.tables import VersionRow
-from storage.store import Store
-from storage.versions.weight_files import BucketWeights, open_store
+from storage.store import Store, open_store
+from storage.versions.weight_files import BucketWeights
 from tests.storage.make import add_root, at_once, samples
 from tests.storage.places import files_below, files_of, weights_of
 
