@@ -84,7 +84,8 @@ def _live(db: Database, since: float, until: float) -> tuple[int, list[Point]]:
     first = db.scalar(select(func.min(OutcomeRow.finished_at)).where(OutcomeRow.finished_at >= since))
     needed = (until - (until if first is None else first)) / LIVE_BUCKETS
     bucket = next((width for width in WIDTHS if width >= needed), WIDTHS[-1])
-    return bucket, [_point(row[0], row[1], row[2:]) for row in hurried(db, _buckets(since, bucket))]
+    rows: Sequence[Any] = hurried(db, _buckets(since, bucket))
+    return bucket, [_point(route, at, sums) for route, at, *sums in rows]
 
 
 def _buckets(since: float, bucket: int) -> Select[Any]:
