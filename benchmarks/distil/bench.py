@@ -122,7 +122,7 @@ class DistilSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Distilled:
+class DistilResult:
     """What came of a draft, text by text."""
 
     accepted: list[float]
@@ -137,7 +137,7 @@ class Distilled:
 
 
 DistilJob = Job[DistilSet, DistilArm]
-DistilCell = Cell[DistilJob, Distilled]
+DistilCell = Cell[DistilJob, DistilResult]
 
 
 def bench_distil(plan: DistilPlan, settings: Settings, watch: Watch) -> BenchResult:
@@ -192,14 +192,14 @@ class _Table:
             self._answer(job.place, folder)
         positions = self._test.positions
         if not job.arm.learns:
-            return Cell(job, Distilled(self._test.accepted(self._pair.draft), positions))
+            return Cell(job, DistilResult(self._test.accepted(self._pair.draft), positions))
         made = folder / "draft"
         shutil.rmtree(made, ignore_errors=True)  # of a run that was stopped
         done = self._distil(job, made)
         accepted = self._test.accepted(load_model(made, self._pair.device, self._settings.serve.dtype))
         shutil.rmtree(made)
         seconds = done["drawn_seconds"] + done["seconds"]
-        return Cell(job, Distilled(accepted, positions, done["positions"], seconds, done["loss_last"]))
+        return Cell(job, DistilResult(accepted, positions, done["positions"], seconds, done["loss_last"]))
 
     def _answer(self, place: DistilSet, folder: Path) -> None:
         plan, sampling = self._plan, sampling_of(place.temperature, self._plan.top_p)

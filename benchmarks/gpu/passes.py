@@ -72,11 +72,11 @@ def measure_pair(pair: Pair, found: Findings) -> PairPasses:
     first = [(rows, width) for width in sizes.widths[:2] for rows in sizes.rows]
     rest = [(rows, width) for width in sizes.widths[2:] for rows in sizes.rows]
     target, draft = eager(pair.target), eager(pair.draft)
-    jobs = [Cell(measured.quick, cell, partial(measure_pass, pair.target, *cell)) for cell in first]
-    jobs += [Cell(measured.chains, rows, partial(measure_chain, pair.draft, rows)) for rows in sizes.rows]
-    jobs += [Cell(measured.slow, cell, partial(measure_pass, target, *cell)) for cell in first]
-    jobs += [Cell(measured.slow_chains, rows, partial(measure_chain, draft, rows)) for rows in sizes.rows]
-    jobs += [Cell(measured.quick, cell, partial(measure_pass, pair.target, *cell)) for cell in rest]
+    jobs = [TimedPass(measured.quick, cell, partial(measure_pass, pair.target, *cell)) for cell in first]
+    jobs += [TimedPass(measured.chains, rows, partial(measure_chain, pair.draft, rows)) for rows in sizes.rows]
+    jobs += [TimedPass(measured.slow, cell, partial(measure_pass, target, *cell)) for cell in first]
+    jobs += [TimedPass(measured.slow_chains, rows, partial(measure_chain, draft, rows)) for rows in sizes.rows]
+    jobs += [TimedPass(measured.quick, cell, partial(measure_pass, pair.target, *cell)) for cell in rest]
     for number, job in enumerate(jobs):
         if found.late:
             found.leave_out(f"{pair.target.name} passes: {len(jobs) - number} of {len(jobs)} cells")
@@ -85,7 +85,7 @@ def measure_pair(pair: Pair, found: Findings) -> PairPasses:
     return measured
 
 
-class Cell(NamedTuple):
+class TimedPass(NamedTuple):
     """One thing to be measured."""
 
     into: dict[Any, float]

@@ -12,8 +12,8 @@ from benchmarks.distil.bench import (
     LOG,
     DistilArm,
     DistilCell,
-    Distilled,
     DistilPlan,
+    DistilResult,
     DistilSet,
     against,
     alpha,
@@ -38,7 +38,7 @@ ONE = DistilArm("TF", "forward_kl")
 
 
 def cell(arm: DistilArm, accepted: list[float], positions: list[int]) -> DistilCell:
-    return Cell(Job(DistilSet("sql", 0.0), arm), Distilled(accepted, positions))
+    return Cell(Job(DistilSet("sql", 0.0), arm), DistilResult(accepted, positions))
 
 
 def test_the_arms_are_the_papers_columns_by_its_distances() -> None:

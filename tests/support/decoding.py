@@ -12,7 +12,7 @@ from osd.engine.engine import Engine
 from osd.server.core.client import EngineClient
 from osd.server.core.engine_thread import EngineThread
 from osd.server.core.ipc import Endpoint
-from osd.server.core.messages import Job, JobOutput
+from osd.server.core.messages import ClientJob, JobOutput
 from storage.records import Request
 
 PROMPT = (3, 5, 8)
@@ -39,11 +39,11 @@ async def decoding(
         await following
 
 
-def make_job(count: int = 20, tenant: str = "default", **fields: Any) -> tuple[Job, asyncio.Queue[JobOutput]]:
+def make_job(count: int = 20, tenant: str = "default", **fields: Any) -> tuple[ClientJob, asyncio.Queue[JobOutput]]:
     """A job, and where its pieces arrive."""
     inbox: asyncio.Queue[JobOutput] = asyncio.Queue()
     request = Request(PROMPT, max_new_tokens=count, tenant=tenant, ignore_eos=True)
-    return Job(request, inbox.put_nowait, **fields), inbox
+    return ClientJob(request, inbox.put_nowait, **fields), inbox
 
 
 async def ended(inbox: asyncio.Queue[JobOutput]) -> list[JobOutput]:

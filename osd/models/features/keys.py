@@ -16,7 +16,7 @@ MOST = 1 << 30
 """The largest number that a size or a length may be."""
 
 
-class Rule(NamedTuple):
+class KeyRule(NamedTuple):
     """The values that a field may have."""
 
     said: str
@@ -28,20 +28,20 @@ class Key(NamedTuple):
 
     use: str
     """computed; harmless: it changes no number; refused: only values that change nothing may stand."""
-    rule: Rule
+    rule: KeyRule
     meaning: str = ""
     """What another value would mean."""
 
 
-def only(*values: Any) -> Rule:
+def only(*values: Any) -> KeyRule:
     """Return the rule of a field that may have these values alone."""
     said = " or ".join(str(each).lower() if isinstance(each, bool) else str(each) for each in values)
-    return Rule(said, lambda value: any(type(value) is type(each) and value == each for each in values))
+    return KeyRule(said, lambda value: any(type(value) is type(each) and value == each for each in values))
 
 
 def refused(meaning: str, *fine: Any) -> Key:
     """Return a field whose meaning osd does not compute, but for values that ask for nothing."""
-    return Key("refused", only(*fine) if fine else Rule("left out", lambda _: False), meaning)
+    return Key("refused", only(*fine) if fine else KeyRule("left out", lambda _: False), meaning)
 
 
 def _is_number(value: Any) -> bool:
@@ -52,13 +52,13 @@ def _are_ids(value: Any) -> bool:
     return isinstance(value, list) and all(type(each) is int and 0 <= each < MOST for each in value)
 
 
-SIZE = Key("computed", Rule("a whole number from 1 on", lambda value: type(value) is int and 0 < value < MOST))
-NUMBER = Key("computed", Rule("a number above 0", _is_number))
+SIZE = Key("computed", KeyRule("a whole number from 1 on", lambda value: type(value) is int and 0 < value < MOST))
+NUMBER = Key("computed", KeyRule("a number above 0", _is_number))
 FLAG = Key("computed", only(True, False))
-IDS = Key("computed", Rule("a list of whole numbers from 0 on", _are_ids))
-TABLE = Key("computed", Rule("a table", lambda value: isinstance(value, dict)))
-TEXT = Key("computed", Rule("a text", lambda value: isinstance(value, str)))
-ANY = Key("harmless", Rule("anything", lambda _: True))
+IDS = Key("computed", KeyRule("a list of whole numbers from 0 on", _are_ids))
+TABLE = Key("computed", KeyRule("a table", lambda value: isinstance(value, dict)))
+TEXT = Key("computed", KeyRule("a text", lambda value: isinstance(value, str)))
+ANY = Key("harmless", KeyRule("anything", lambda _: True))
 
 HARMLESS = (
     "_name_or_path", "_attn_implementation", "_commit_hash", "_from_model_config", "attention_dropout", "auto_map",
@@ -89,7 +89,7 @@ MEDUSA = COMMON | {
 }
 LAYER = COMMON | {
     "model_type": refused("a layer of another architecture", "llama"),
-    "architectures": Key("computed", Rule("a list of names", lambda value: isinstance(value, list))),
+    "architectures": Key("computed", KeyRule("a list of names", lambda value: isinstance(value, list))),
     "num_hidden_layers": refused("more layers than one", 1), "hidden_act": refused("another activation", "silu"),
     **dict.fromkeys(("intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"), SIZE),
     **dict.fromkeys(("max_position_embeddings", "draft_vocab_size", "target_hidden_size"), SIZE),

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import Receive
 
 from osd.server.core.ipc import Endpoint
-from osd.server.core.messages import Job, JobOutput, job_output
+from osd.server.core.messages import ClientJob, JobOutput, job_output
 from osd.server.errors import ApiError, Busy, DeadlineExceeded, Draining, EngineFailed
 from storage.records import Request
 
@@ -27,16 +27,16 @@ class EngineClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self.alive = True
         self._endpoint = endpoint
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, ClientJob] = {}
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[ClientJob]) -> None:
         """Send jobs over. Where they find no room an output says so. Raises EngineFailed."""
         if not self.alive:
             raise EngineFailed()
         self._jobs |= {job.request.id: job for job in jobs}
         self._endpoint.say("submit", [(job.request, job.pause, job.top) for job in jobs])
 
-    def end(self, job: Job, why: ApiError | None = None) -> None:
+    def end(self, job: ClientJob, why: ApiError | None = None) -> None:
         """End a job; ``why`` is the error to report, if any."""
         if job.request.id in self._jobs:
             self._endpoint.say("end", job.request.id, why)
@@ -68,7 +68,7 @@ class Call:
         self._arrived: list[Arrived | None] = []
         """What was not read yet; None once the client has gone."""
         self._ready = asyncio.Event()
-        self.jobs = [Job(request, partial(self._put, i), pause, top) for i, request in enumerate(requests)]
+        self.jobs = [ClientJob(request, partial(self._put, i), pause, top) for i, request in enumerate(requests)]
         self.begun = time.perf_counter()
         self.first: float | None = None
         """Seconds to the first token."""

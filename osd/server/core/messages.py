@@ -1,6 +1,6 @@
 """What a server's two processes say to each other about requests, and how that is written as bytes.
 
-Job        where HTTP is answered: the request and who waits for it
+ClientJob        where HTTP is answered: the request and who waits for it
 EngineJob  where it is decoded: the same request, and what its caller has not been told yet
 JobOutput  what goes back, of one round or of several; the last one says how it ended
 
@@ -54,7 +54,7 @@ class JobOutput(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class ClientJob:
     """A request with somebody who waits for it."""
 
     request: Request
@@ -68,7 +68,7 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class EngineJob:
-    """A job where it is decoded. ``pause`` and ``top``: see :class:`Job`."""
+    """A job where it is decoded. ``pause`` and ``top``: see :class:`ClientJob`."""
 
     request: Request
     pause: float = 0.0

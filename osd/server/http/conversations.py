@@ -47,7 +47,7 @@ class AnswerMessage(Message):
     role: Literal["assistant"] = "assistant"
 
 
-class AnswerChoice(BaseModel):
+class LoggedChoice(BaseModel):
     """One answer, as OpenAI's API gives it."""
 
     index: int | None = Field(default=None, ge=0)
@@ -69,7 +69,7 @@ class AnswerChoice(BaseModel):
 class ApiAnswer(BaseModel):
     """The answers to one request."""
 
-    choices: list[AnswerChoice] = Field(min_length=1)
+    choices: list[LoggedChoice] = Field(min_length=1)
 
 
 class Row(BaseModel):
@@ -157,7 +157,7 @@ class RowReader:
             raise BadRequest(field="echo", reason="it is true: where the answer begins is not known")
         return body, completion_prompts(self.tokenizer, body)
 
-    def _asked(self, row: Row) -> tuple[Json, list[AnswerChoice]]:
+    def _asked(self, row: Row) -> tuple[Json, list[LoggedChoice]]:
         """Return the body of the request, and the answers to it."""
         asked, said = row.request, row.response
         if asked is None:
@@ -166,11 +166,11 @@ class RowReader:
         if isinstance(said, ApiAnswer):
             return asked, said.choices
         if said is not None:
-            return asked, [AnswerChoice(text=said, finish_reason=row.finish_reason)]
+            return asked, [LoggedChoice(text=said, finish_reason=row.finish_reason)]
         if not isinstance(messages := asked.get("messages"), list) or len(messages) < 2:
             raise BadRequest(field="response", reason="there is none, and no last message that is the assistant's")
         last = AnswerMessage.model_validate(messages[-1])
-        return {**asked, "messages": messages[:-1]}, [AnswerChoice(message=last, finish_reason=row.finish_reason)]
+        return {**asked, "messages": messages[:-1]}, [LoggedChoice(message=last, finish_reason=row.finish_reason)]
 
     def _plain_prompt(self, row: Row) -> Json:
         """Return the prompt of a row without ``request``: text is a chat where there is a template, unless what was
@@ -183,7 +183,7 @@ class RowReader:
         text = join(row.context, row.prompt)
         return {"messages": [{"role": "user", "content": text}]} if self._template.exists else {"prompt": text}
 
-    def _end(self, body: SamplingBody, choice: AnswerChoice) -> tuple[str, tuple[int, ...]]:
+    def _end(self, body: SamplingBody, choice: LoggedChoice) -> tuple[str, tuple[int, ...]]:
         """Return the string that came behind an answer's text, and the tokens of which one did."""
         reason, said = choice.stop_reason, "stop_reason" in choice.model_fields_set
         if choice.finish_reason != "stop":

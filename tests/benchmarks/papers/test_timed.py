@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.distil.bench import Distilled, DistilPlan, DistilSet
+from benchmarks.distil.bench import DistilPlan, DistilResult, DistilSet
 from benchmarks.distil.texts import answers
 from benchmarks.eagle.bench import ANALYTIC, ARMS, FIXED, jobs_of
 from benchmarks.gamma.costed import CostedRound, CostedText
@@ -116,7 +116,7 @@ def test_drafts_of_table_1_are_compared_on_the_same_texts(papers_bench: PapersBe
     papers_bench.kept[plan.named("distil")] = [
         Cell(
             Job(DistilSet(name, temperature), arm),
-            Distilled([20 * rates[arm.name] + i for i in range(5)], [20] * 5),
+            DistilResult([20 * rates[arm.name] + i for i in range(5)], [20] * 5),
         )
         for name in ("sql", "chat") for temperature in (0.0, 1.0) for arm in DistilPlan().arms
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from osd.engine.engine import Engine
 from osd.server.core.client import EngineClient
 from osd.server.core.engine_thread import EngineThread
-from osd.server.core.messages import Job, JobOutput
+from osd.server.core.messages import ClientJob, JobOutput
 from osd.server.errors import Busy, DeadlineExceeded, Draining, EngineFailed, ServerStopped
 from storage.records import Request
 from tests.support.decoding import PROMPT, answer, decoding, ended, make_job
@@ -167,7 +167,7 @@ def test_what_came_before_a_deadline_is_still_shown() -> None:
 def test_when_http_goes_nobody_decodes_for_it() -> None:
     async def body(distant: EngineClient, thread: EngineThread) -> None:
         told: list[JobOutput] = []
-        distant.submit([Job(Request(PROMPT, max_new_tokens=400), told.append) for _ in range(3)])
+        distant.submit([ClientJob(Request(PROMPT, max_new_tokens=400), told.append) for _ in range(3)])
         while thread.running == 0:
             await asyncio.sleep(0.001)
         distant._endpoint.close()

@@ -21,7 +21,7 @@ from osd.engine.engine import Engine
 from osd.server.core.client import EngineClient
 from osd.server.core.engine_thread import EngineThread
 from osd.server.core.grammars import GrammarQueue
-from osd.server.core.messages import EngineJob, Job, JobOutput
+from osd.server.core.messages import ClientJob, EngineJob, JobOutput
 from osd.server.errors import ApiError
 from osd.server.http.completions import CompletionBody
 from osd.server.http.structured import grammar_of
@@ -99,9 +99,9 @@ def test_what_asks_for_nothing_is_no_grammar(fields: dict[str, Any]) -> None:
     assert grammar_of(CompletionBody(prompt="a", **fields)) is None
 
 
-def job_of(count: int, **fields: Any) -> tuple[Job, asyncio.Queue[JobOutput]]:
+def job_of(count: int, **fields: Any) -> tuple[ClientJob, asyncio.Queue[JobOutput]]:
     inbox: asyncio.Queue[JobOutput] = asyncio.Queue()
-    return Job(Request(PROMPT, max_new_tokens=count, **fields), inbox.put_nowait), inbox
+    return ClientJob(Request(PROMPT, max_new_tokens=count, **fields), inbox.put_nowait), inbox
 
 
 def tokens(pieces: Sequence[JobOutput]) -> list[int]:
