@@ -1,6 +1,6 @@
 """What a server's two processes say to each other about requests, and how that is written as bytes.
 
-ClientJob        where HTTP is answered: the request and who waits for it
+ClientJob  where HTTP is answered: the request and who waits for it
 EngineJob  where it is decoded: the same request, and what its caller has not been told yet
 JobOutput  what goes back, of one round or of several; the last one says how it ended
 
