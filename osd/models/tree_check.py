@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from osd.draft_tree import Tree, moves
 from osd.models.attention_metadata import lay_out
@@ -23,6 +24,8 @@ PARENTS = ((0, 0, 1, 1, 2, 3, 6), (0, 1, 0, 3))
 """A tree with branches, and a second one that is smaller."""
 KEPT = (0, 2, 5)
 """A path of the first tree; it is compacted to places 0, 1, 2."""
+AT_ONCE = 256
+"""Tokens that a plain pass reads at most, unless one text is longer."""
 ROOM = 24
 """Positions beyond the longest text that the caches have."""
 
@@ -94,16 +97,27 @@ def _at_nodes(
         ways = [text]
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
             ways.append([*ways[parent], token])
-        yield from ((own[node], _plain(model, way)) for node, way in enumerate(ways))
+        yield from zip(own, _plain(model, ways), strict=False)
 
 
 def _go_on(decoder: Decoder, model: Model, texts: list[list[int]], tree: Tree) -> tuple[Tensor, Tensor]:
     """Return both logits for a token that is fed to the first row after a path was kept."""
     decoder.cache.close_up([len(text) - 1 for text in texts], [(0, *move) for move in moves(KEPT)])
     text = [*texts[0], *tree.follow(KEPT)[: len(KEPT) - 1], 0]
-    return decoder.logits(torch.tensor([[0]], device=decoder.device), [len(text) - 1])[0, 0], _plain(model, text)
+    return decoder.logits(torch.tensor([[0]], device=decoder.device), [len(text) - 1])[0, 0], _plain(model, [text])[0]
 
 
-def _plain(model: Model, text: list[int]) -> Tensor:
-    logits: Tensor = model.module(input_ids=torch.tensor([text], device=model.device), use_cache=False).logits[0, -1]
-    return logits
+def _plain(model: Model, texts: Sequence[list[int]]) -> Tensor:
+    """Return the module's own logits (N, V) after each text. Short texts share a pass, for a module whose weights are
+    packed lays them out anew in each; what fills them up stands behind them, and no logits change with that."""
+    longest = max(map(len, texts))
+    lines = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts], device=model.device)
+    last = torch.tensor([len(text) - 1 for text in texts], device=model.device)
+    together = max(1, AT_ONCE // longest)
+    parts = zip(lines.split(together), last.split(together), strict=True)
+    return torch.cat([_after(model.module, *part) for part in parts])
+
+
+def _after(module: PreTrainedModel, tokens: Tensor, last: Tensor) -> Tensor:
+    logits: Tensor = module(input_ids=tokens, use_cache=False).logits
+    return logits[torch.arange(len(last), device=last.device), last]
