@@ -149,19 +149,21 @@ def test_a_clock_that_jumps_between_runs_stops_no_training(
     assert set(runs[0].request_ids) & new and all(run.state in JUDGED for run in runs)
 
 
+@pytest.mark.parametrize("jump", [61.0, 1e6, -1e6])
 def test_a_clock_that_jumps_in_a_run_ends_the_lease_at_worst(
-    drafted: Store, settings: Settings, traffic: Traffic, clock: Jumping
+    drafted: Store, settings: Settings, traffic: Traffic, clock: Jumping, jump: float
 ) -> None:
-    """Forwards, another may take the draft, and the first one's result is thrown away; backwards nothing happens."""
+    """Forwards, or back by more than the lease is long, another may take the draft, and the first one's result is thrown
+    away; a little backwards nothing happens."""
     traffic(12, held_out=False)
     terms = ClaimTerms(1, 0.0, 60.0)
     first = drafted.runs.claim("default", new_id(), terms)
     assert first is not None
-    clock.ahead = -1e6
+    clock.ahead = -30.0
     with pytest.raises(LeaseHeld):
         drafted.runs.claim("default", new_id(), terms)
     drafted.runs.heartbeat(first, 60.0)
-    clock.ahead = 0.0
+    clock.ahead = jump
     second = drafted.runs.claim("default", new_id(), terms)
     assert second is not None and set(second.request_ids) == set(first.request_ids)
     assert drafted.runs.get(first.id).state is RunState.LOST

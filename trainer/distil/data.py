@@ -100,11 +100,12 @@ def gather(store: Store, run: TrainingRun, learn: LearnSettings, readable: Reada
     """
     replayed = _replayed(store, run, learn)
     store.runs.note_replayed(run, replayed)
-    new, old = (read_sound(store, ids) for ids in (run.request_ids, replayed))
+    read = [store.samples.read(ids) for ids in (run.request_ids, replayed)]
+    new, old = (_sound(store, some) for some in read)
     claimed_now, before = readable.among(new), readable.among(old)
     if not claimed_now and readable.lessons is not None and usable(new, readable.vocab_size, readable.positions):
         raise FeaturesNotKept(reason=f"Of {len(new)} requests that wait none has them at every position.")
-    unusable = len(new) + len(old) - len(claimed_now) - len(before)
+    unusable = sum(map(len, read)) - len(claimed_now) - len(before)
     return TrainingData(claimed_now, before, unusable=unusable)
 
 
@@ -150,7 +151,10 @@ def is_sound(samples: RequestSamples) -> bool:
 
 def read_sound(store: Store, request_ids: Sequence[str]) -> list[RequestSamples]:
     """Read requests, and set aside, by name, those that no draft can learn from."""
-    found = store.samples.read(request_ids)
+    return _sound(store, store.samples.read(request_ids))
+
+
+def _sound(store: Store, found: Sequence[RequestSamples]) -> list[RequestSamples]:
     broken = [s.request_id for s in found if not is_sound(s)]
     store.suspects.set_aside(broken, "its positions are not places in its text")
     return [s for s in found if s.request_id not in broken]

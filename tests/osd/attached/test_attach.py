@@ -128,7 +128,7 @@ def test_the_collector_takes_batches_once_and_refuses_what_is_none(home: Attache
     assert store.outcomes.acceptance()[0].requests == 1 and store.samples.stats()[0].requests == 1
     assert post(url, packed(), "wrong token") == 401
     assert post(url, b"no gzip") == 422
-    assert post(url, packed({**answer, "accepted": [4]})) == 422
+    assert post(url, packed({**answer, "accepted": [4]}, batch="d" * 32)) == 200, "a bad answer costs itself alone"
     assert post(url, gzip.compress(b"0" * (2 << 20))) == 413
     assert post(url, packed(engine="somebody")) == 503
     assert post(url, packed({**answer, "version_after": "f" * 64}, batch="c" * 32)) == 200
@@ -136,7 +136,7 @@ def test_the_collector_takes_batches_once_and_refuses_what_is_none(home: Attache
     assert store.outcomes.acceptance(by=["engine"])[0].by == {"engine": "gpu-1"}
     with urllib.request.urlopen(url + "/metrics") as said:
         metrics = said.read().decode()
-    for name, value in {"batches": 2, "answers": 1, "unknown_answers": 1, "positions": 2}.items():
+    for name, value in {"batches": 3, "answers": 1, "bad_answers": 1, "unknown_answers": 1, "positions": 2}.items():
         assert f'osd_harvest_{name}_total{{engine="gpu-1"}} {value:.1f}' in metrics
 
 

@@ -42,11 +42,11 @@ def loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pair that ships with osd is loaded once for all commands that run in this process."""
     load = PairNames.load
 
-    def loaded(names: PairNames, serve: ServeSettings) -> Any:
+    def loaded(names: PairNames, serve: ServeSettings, once: bool = False) -> Any:
         if not names.target.startswith(str(SHIPPED)) or not names.draft.startswith(str(SHIPPED)):
-            return load(names, serve)
-        key = names, serve.device, serve.dtype, serve.device_map, serve.draft_device
-        return LOADED.setdefault(key, LOADED.get(key) or load(names, serve))
+            return load(names, serve, once=once)
+        key = names, serve.device, serve.dtype, serve.device_map, serve.draft_device, once
+        return LOADED.setdefault(key, LOADED.get(key) or load(names, serve, once=once))
 
     monkeypatch.setattr(PairNames, "load", loaded)
 

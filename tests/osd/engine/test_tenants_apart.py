@@ -82,7 +82,7 @@ def answers(engine: Engine, tenant: str, asked: Prompts, sampled: bool) -> Answe
     table = engine.drafting.__dict__.get("proposer")
     if isinstance(table, Tables):
         until(lambda: table._consent.of(tenant), "the tenant is known")
-        until(lambda: any(table._drafter(("default", name)) for name in (tenant, "")), "its table is there")
+        until(lambda: table._drafter(("default", "" if table._shares else tenant)), "its table is there")
     hot = Sampling(0.8, seed=3) if sampled else Sampling(0.0)
     requests = [Request(prompt, 24, hot, tenant=tenant, ignore_eos=True) for prompt in asked]
     done: list[Completion] = []
