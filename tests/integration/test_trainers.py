@@ -153,8 +153,8 @@ def test_a_clock_that_jumps_between_runs_stops_no_training(
 def test_a_clock_that_jumps_in_a_run_ends_the_lease_at_worst(
     drafted: Store, settings: Settings, traffic: Traffic, clock: Jumping, jump: float
 ) -> None:
-    """Forwards, or back by more than the lease is long, another may take the draft, and the first one's result is thrown
-    away; a little backwards nothing happens."""
+    """Forwards, or back by more than the lease's length, another may take the draft, and what the first one made is
+    thrown away; a little backwards nothing happens."""
     traffic(12, held_out=False)
     terms = ClaimTerms(1, 0.0, 60.0)
     first = drafted.runs.claim("default", new_id(), terms)
