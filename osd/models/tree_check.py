@@ -114,7 +114,7 @@ def _plain(model: Model, texts: Sequence[list[int]]) -> Tensor:
     lines = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts], device=model.device)
     last = torch.tensor([len(text) - 1 for text in texts], device=model.device)
     together = max(1, AT_ONCE // longest)
-    parts = zip(lines.split(together), last.split(together), strict=True)
+    parts = zip(torch.split(lines, together), torch.split(last, together), strict=True)
     return torch.cat([_after(model.module, *part) for part in parts])
 
 
