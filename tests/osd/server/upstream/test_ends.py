@@ -70,6 +70,7 @@ async def front_here(folder: Path, *fakes: FakeReplica) -> AsyncIterator[tuple[U
             transport = httpx.ASGITransport(make_upstream_app(host))
             async with httpx.AsyncClient(transport=transport, base_url="http://front", timeout=PATIENCE) as client:
                 yield host, client
+    await asyncio.sleep(0.01)  # closed connections end in the loop's next turns
 
 
 @pytest.fixture
