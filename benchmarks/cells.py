@@ -53,9 +53,9 @@ class CellsPlan:
     count: Count = 32
     """Requests of a cell."""
     noise: Annotated[float, Ge(0)] = 0.1
-    """Of timings, standard deviation of their logarithm."""
+    """Standard deviation of the logarithm of timings."""
     seed: int = 0
-    """Of noise, and of the coins of sampled texts."""
+    """Seed of noise, and of the coins of sampled texts."""
 
 
 @dataclass(frozen=True, slots=True)

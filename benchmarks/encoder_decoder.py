@@ -74,7 +74,7 @@ class EncoderDecoderPlan:
     max_tokens: Count = 64
     """Tokens of an answer at most."""
     seed: int = 0
-    """Of the weights, and of which questions are served."""
+    """Seed of the weights, and of which questions are served."""
 
 
 def bench_encoder_decoder(plan: EncoderDecoderPlan, settings: Settings, watch: Watch) -> BenchResult:

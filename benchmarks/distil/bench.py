@@ -91,7 +91,7 @@ class DistilPlan(PairPlan):
     epochs: Count = 2
     """Passes over them; the paper's are two."""
     temperature: tuple[Annotated[float, Ge(0)], ...] = (0.0, 1.0)
-    """Of answers and of texts that are drawn; 0 is greedy."""
+    """Temperature of answers and of texts that are drawn; 0 is greedy."""
     top_p: Annotated[float, Le(1)] = 1.0
     """Answers are drawn from the likeliest tokens with this much probability."""
     sampling: tuple[Literal["TF", "SF", "MixF"], ...] = ("TF", "SF", "MixF")

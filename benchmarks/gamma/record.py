@@ -82,7 +82,7 @@ class RecordPlan:
     depth: int = 20
     """Tokens of a chain."""
     seed: int = 0
-    """Of sampled texts and chains."""
+    """Seed of sampled texts and chains."""
     head: HeadPass | None = None
     """The draft's acceptance head."""
     batch: int = 8

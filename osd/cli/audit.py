@@ -27,7 +27,7 @@ class TrailFilter:
     subject: Annotated[str, typer.Argument(metavar="SUBJECT")] | None = None
     """About this draft version, route, request, tenant, key, file or process."""
     action: Annotated[str, typer.Option(metavar="COMMAND")] | None = None
-    """Of this command, or group of commands: drafts, 'router add'."""
+    """Entries of this command, or group of commands: drafts, 'router add'."""
     since: Moment | None = None
     """From then on: an age (30d) or a date."""
     limit: Newest = 50

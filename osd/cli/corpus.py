@@ -41,7 +41,7 @@ class CorpusOptions:
     files: Annotated[list[Path], typer.Argument(metavar="FILES", show_default=False)] | None = None
     """Text, .jsonl or .jsonl.gz."""
     field: Annotated[list[str], typer.Option(metavar="NAME")] | None = None
-    """Of JSON lines: the field with the text; may be repeated."""
+    """The field with the text, for JSON lines; may be repeated."""
     replay: bool = False
     """The requests that are kept for learning, too."""
     order: int = 4

@@ -58,7 +58,7 @@ class ChangeOptions:
     window: Annotated[float, typer.Option(parser=span, metavar="TIME", show_default="1d")] = "1d"  # type: ignore[assignment]
     """Time on either side: 6h, 2d."""
     confidence: Annotated[float, typer.Option(metavar="P")] = 0.95
-    """Of the intervals, between 0 and 1."""
+    """Confidence of the intervals, between 0 and 1."""
 
 
 @app.command()

@@ -134,7 +134,7 @@ class TwoDrafts(PaperExperiment):
     """An experiment with both drafts."""
 
     costs: str
-    """Of the smaller one."""
+    """Cost profile of the smaller one."""
     times_dearer: float
     """What the larger one's pass costs ÷ that of the smaller one."""
     layers: int

@@ -28,7 +28,7 @@ Count = Annotated[int, Ge(1)]
 Arrival = Literal["lockstep", "paced", "free"]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on one line instead of a table.")]
 METAVARS: Mapping[Any, str] = {int: "N,…", float: "X,…", Path: "FILE,…"}
-"""Of lists, by what they hold."""
+"""How lists are shown in help, by what they hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class SampledPlan:
     """A bench whose answers are sampled as it is asked to."""
 
     temperature: Annotated[float, Ge(0), Le(2)] = 0.0
-    """Of the answers; 0 is greedy."""
+    """Temperature of the answers; 0 is greedy."""
     top_p: Annotated[float, Le(1)] = 1.0
     """Answers are drawn from the likeliest tokens with this much probability."""
 
