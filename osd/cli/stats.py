@@ -23,9 +23,9 @@ from storage.names import lossy_mode
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from storage.insights.cost import ModelSize
     from storage.insights.service import CostAnswer
     from storage.outcomes.outcome_window import Window
+    from storage.versions.feature_kinds import ModelSize
 
 app = CommandGroup("Ask how well drafts guess, why, and what it brings.")
 
@@ -224,7 +224,7 @@ def _target(asked: Path | None, here: CommandContext) -> ModelSize | None:
     """Return the target's size; None where only its hub name is known. Raises BadSetting for a folder without
     weights."""
     from osd.server.start import choose_pair
-    from storage.insights.cost import model_size
+    from storage.versions.feature_kinds import model_size
 
     found = model_size(asked or Path(choose_pair(here.settings.serve).target))
     if found is None and asked is not None:

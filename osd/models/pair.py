@@ -30,9 +30,8 @@ from osd.models.proof import choose_forward
 from osd.models.vocabulary import check_vocabularies, load_tokenizer
 from osd.models.weights import LOAD_LOCK, auto_class, first_line, read_weights
 from storage.errors import CannotServeRagged, ModelNotLoaded, NotEnoughMemory, OsdError
-from storage.insights.cost import model_size
 from storage.settings import ServeSettings, Settings
-from storage.versions.feature_kinds import feature_kind, read_config, read_header
+from storage.versions.feature_kinds import feature_kind, model_size, read_config, read_header
 
 log = logging.getLogger(__name__)
 

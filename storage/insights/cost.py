@@ -8,14 +8,11 @@ Training against serving as in A.9.2. Prompts cost the same with and without a d
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Float, case, cast, func, select
 
-from storage.errors import ModelFileDamaged
 from storage.insights.runs import RunTotals
 from storage.outcomes.outcome_window import hurried
 from storage.outcomes.outcomes import AcceptanceRow
@@ -23,44 +20,7 @@ from storage.records import ratio
 from storage.sql.database import Database
 from storage.sql.outcome_tables import OutcomeRow
 from storage.sql.tables import DraftRow, VersionRow
-from storage.versions.feature_kinds import read_header
-
-BITS = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "F16": 16, "BF16": 16, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8}
-BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "U32": 32, "U64": 64}
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """A model's number of parameters and bytes."""
-
-    parameters: int
-    bytes: int
-    """Bytes as stored; a server that loads another type moves other amounts."""
-
-
-def model_size(folder: Path) -> ModelSize | None:
-    """Return the size of the safetensors files in a folder; None where there are none. Raises ModelFileDamaged."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        return None
-    tensors = [tensor for file in files for tensor in _tensors(file)]
-    return ModelSize(sum(count for count, _ in tensors), sum(count * bits for count, bits in tensors) // 8)
-
-
-def _tensors(file: Path) -> list[tuple[int, int]]:
-    """Return (number of elements, bits of each) of every tensor in a file."""
-    try:
-        header = read_header(file)[1]
-        return [
-            (math.prod(tensor["shape"]), BITS[tensor["dtype"]])
-            for name, tensor in header.items()
-            if name != "__metadata__"
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelFileDamaged(
-            path=file, what="a safetensors file", reason=f"its header cannot be read ({error})"
-        ) from error
-
+from storage.versions.feature_kinds import ModelSize
 
 ENOUGH = 200
 """Undrafted rounds from which their own mean is used."""

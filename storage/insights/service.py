@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from storage.insights.change import ChangeRow, change
-from storage.insights.cost import CostRow, ModelSize, UndraftedRound, cost_row, model_size, plain_round
+from storage.insights.cost import CostRow, UndraftedRound, cost_row, plain_round
 from storage.insights.positions import PlaceRow, RejectionRow, by_position, by_route, by_token, positions
 from storage.insights.runs import RunAnswer, RunTotals, runs, totals
 from storage.insights.tokens import TOP, JudgedPositions, TokenRow, judged, tokens
@@ -18,6 +18,7 @@ from storage.outcomes.outcome_window import EVERYTHING, Window
 from storage.outcomes.outcomes import AcceptanceRow
 from storage.sql.spans import DAY
 from storage.store import Store
+from storage.versions.feature_kinds import ModelSize, model_size
 
 REQUESTS = 400
 """Newest stored requests that queries about tokens read, on each side."""

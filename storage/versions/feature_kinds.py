@@ -1,12 +1,16 @@
-"""Headers of safetensors files, and which kind of feature draft a folder holds by them and its config.json."""
+"""Headers and sizes of safetensors files, and the kind of feature draft in a folder, by them and its config.json."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from storage.errors import ModelFileDamaged
 
 MEDUSA, EAGLE, EAGLE3 = "medusa", "eagle", "eagle3"
 FEATURE_KINDS = (MEDUSA, EAGLE, EAGLE3)
@@ -15,6 +19,9 @@ _MIXING = re.compile(r"^(?:model\.)?fc\.weight$")
 """What stands before an EAGLE draft's layer."""
 LARGEST_HEADER = 100_000_000
 """Bytes of a safetensors header, at most."""
+BITS = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "F16": 16, "BF16": 16, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8}
+BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "U32": 32, "U64": 64}
+"""Bits of each number type."""
 
 
 def feature_kind(folder: Path) -> str | None:
@@ -69,3 +76,36 @@ def read_header(path: Path) -> tuple[int, dict[str, Any]]:
         if name != "__metadata__" and not (isinstance(sizes, list) and all(type(size) is int for size in sizes)):
             raise ValueError(f"its header gives {name} no shape")
     return length, found
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """A model's number of parameters and bytes."""
+
+    parameters: int
+    bytes: int
+    """Bytes as stored; a server that loads another type moves other amounts."""
+
+
+def model_size(folder: Path) -> ModelSize | None:
+    """Return the size of the safetensors files in a folder; None where there are none. Raises ModelFileDamaged."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return None
+    tensors = [tensor for file in files for tensor in _tensors(file)]
+    return ModelSize(sum(count for count, _ in tensors), sum(count * bits for count, bits in tensors) // 8)
+
+
+def _tensors(file: Path) -> list[tuple[int, int]]:
+    """Return (number of elements, bits of each) of every tensor in a file."""
+    try:
+        header = read_header(file)[1]
+        return [
+            (math.prod(tensor["shape"]), BITS[tensor["dtype"]])
+            for name, tensor in header.items()
+            if name != "__metadata__"
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelFileDamaged(
+            path=file, what="a safetensors file", reason=f"its header cannot be read ({error})"
+        ) from error

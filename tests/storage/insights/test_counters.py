@@ -9,12 +9,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from storage.errors import BadInput, ModelFileDamaged, UnknownVersion
-from storage.insights.cost import ModelSize, fit, model_size, plain_round
+from storage.insights.cost import fit, plain_round
 from storage.insights.service import Answers
 from storage.outcomes.outcome_window import Window
 from storage.records import RunState
 from storage.sql.spans import DAY, HOUR
 from storage.store import Store
+from storage.versions.feature_kinds import ModelSize, model_size
 from tests.storage.make import add_root, claim, outcome, stage, write_weights
 
 DATABASES = True  # see conftest.py
