@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from osd.draft_tree import Tree
-from osd.gamma.base import CostModel
+from osd.gamma.base import TENANTS, CostModel
 from osd.models.decoder import Decoder
 from osd.sequence import SequenceState
 
@@ -173,6 +173,10 @@ class TreeHistory:
     """Moving average of the chance that a node needed to stay in a tree; 0 where there was room for all."""
     rounds: int = 0
 
+    def take_bar(self, needed: float) -> None:
+        """Count what a node needed in the newest round, on average."""
+        self.bar += CALM * (needed - self.bar)
+
 
 def _judges_all(history: TreeHistory, trees: Sequence[Tree]) -> bool:
     return bool(history.rounds % EXPLORE) or any(tree.likely for tree in trees)
@@ -185,8 +189,7 @@ class TreePruner:
         """Keep ``nodes`` drafted tokens of a row at most; ``target`` has the cache that they go to. ``sized``: leave
         out nodes that cost more in the target's pass than they are expected to bring."""
         self.nodes, self.target, self.sized = nodes, target, sized
-        self.histories: defaultdict[str, TreeHistory] = defaultdict(TreeHistory)
-        """By tenant."""
+        self._history = lru_cache(TENANTS)(lambda tenant: TreeHistory())
         self.depths: list[int] = []
         """Depth of each row's tree in the newest round."""
         self.sizes: list[int] = []
@@ -201,12 +204,12 @@ class TreePruner:
 
     def bar(self, rows: Sequence[SequenceState]) -> float:
         """Return the chance that a node of these rows' trees needed lately to stay, on average."""
-        return sum(self.histories[row.request.tenant].bar for row in rows) / len(rows)
+        return sum(self._history(row.request.tenant).bar for row in rows) / len(rows)
 
     def prune(self, grown: Sequence[Tree], rows: Sequence[SequenceState], costs: CostModel) -> list[Tree]:
         """Return what is left of the rows' trees: what was drawn, and of the rest the likeliest, as far as there is
         room and they are worth their cost."""
-        known = [self.histories[row.request.tenant] for row in rows]
+        known = [self._history(row.request.tenant) for row in rows]
         known[0].rounds += 1
         estimates = [each.calibration.of(tree) for each, tree in zip(known, grown, strict=True)]
         self._grown = {row.request.id: (tree, own) for row, tree, own in zip(rows, grown, estimates, strict=True)}
@@ -214,13 +217,13 @@ class TreePruner:
         room = self.room(rows)
         stay = [likeliest(own, tree.drawn, room) for tree, own in zip(grown, chances, strict=True)]
         bar = self._bar(grown, chances, stay, costs) if self.sized and _judges_all(known[0], grown) else 0.0
-        trees, lowest = [], dict[int, list[float]]()
-        for tree, own, nodes, each in zip(grown, chances, stay, known, strict=True):
+        trees, lowest = [], dict[str, list[float]]()
+        for tree, own, nodes, row in zip(grown, chances, stay, rows, strict=True):
             needed = max(bar, min(own[n - 1] for n in nodes) if len(nodes) < len(tree) else 0.0)
-            lowest.setdefault(id(each), []).append(needed)
+            lowest.setdefault(row.request.tenant, []).append(needed)
             trees.append(pruned(tree, [n for n in nodes if n <= tree.drawn or own[n - 1] >= bar]))
-        for each in {id(each): each for each in known}.values():
-            each.bar += CALM * (min(1.0, sum(own := lowest[id(each)]) / len(own)) - each.bar)
+        for tenant, needs in lowest.items():
+            self._history(tenant).take_bar(min(1.0, sum(needs) / len(needs)))
         self.depths, self.sizes = [max(tree.depths()) for tree in trees], [len(tree) for tree in trees]
         return trees
 

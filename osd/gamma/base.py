@@ -22,6 +22,7 @@ from osd.gamma.costs.model import CostModel
 from storage.settings import GammaSettings, Section
 
 __all__ = [
+    "TENANTS",
     "CostModel",
     "DraftDecision",
     "FixedBeforeRound",
@@ -34,6 +35,8 @@ __all__ = [
     "StoppableRow",
 ]
 
+TENANTS = 128
+"""Tenants of which it is remembered how drafts fared; who is away longest goes first."""
 Signal = Literal["none", "confidence", "peak", "peak_token", "acceptance"]
 """What a gamma rule asks of each draft pass, a number in [0, 1] a row (all but ``none`` cost the engine a host sync).
 

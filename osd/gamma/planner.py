@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
-from osd.gamma.base import DraftDecision, GammaController, Signal
+from osd.gamma.base import TENANTS, DraftDecision, GammaController, Signal
 from osd.gamma.costs.model import CostModel
 from osd.gamma.rules.fsm import FixedController
 from storage.records import DEFAULT_TENANT
@@ -15,8 +16,6 @@ Read = Callable[[Signal], list[Any]]
 """Returns a signal of the newest draft pass, for every row that shares it."""
 Make = Callable[[str, CostModel | None], GammaController]
 """Makes the gamma rule of this name with these costs; None is the first draft's."""
-TENANTS = 128
-"""Tenants, of each rule and draft, of which it is known how their drafts fare; what is unused longest goes first."""
 _ON = DraftDecision.ON
 
 
@@ -45,8 +44,9 @@ class GammaPlanner:
         self, usual: GammaController, by_route: Mapping[str, GammaController], make: Make | None = None
     ) -> None:
         """Take the rules of the engine's first draft; ``make`` makes those of other drafts."""
-        self._usual, self._by_route, self._make = usual, by_route, make
-        self._others: dict[tuple[str, int, str], tuple[CostModel | None, GammaController]] = {}
+        self._usual, self._by_route = usual, by_route
+        self._made = None if make is None else lru_cache(TENANTS)(lambda name, costs, tenant: make(name, costs))
+        """Returns the rule of a name for a draft, by its costs, and a tenant; nobody's tenant is the empty one."""
         self._plans: dict[int, GammaController] = {}
         """Who planned the newest round of a row, by the row's identity."""
         self._fixed: dict[int, FixedController] = {}
@@ -54,19 +54,9 @@ class GammaPlanner:
     def controller(self, route: str, costs: CostModel | None = None, tenant: str = DEFAULT_TENANT) -> GammaController:
         """Return a tenant's rule of a route, for the draft that has these costs; None is the first draft."""
         usual = self._by_route.get(route, self._usual)
-        if (costs is None and tenant == DEFAULT_TENANT) or self._make is None:
+        if (costs is None and tenant == DEFAULT_TENANT) or self._made is None:
             return usual
         return self._made(usual.name, costs, tenant)
-
-    def _made(self, name: str, costs: CostModel | None, tenant: str) -> GammaController:
-        """Return the rule of this name for a draft and a tenant; nobody's tenant is the empty one."""
-        assert self._make is not None
-        key = name, id(costs), tenant
-        found = self._others.pop(key, None) or (costs, self._make(name, costs))
-        self._others[key] = found
-        if len(self._others) > TENANTS:
-            del self._others[next(iter(self._others))]
-        return found[1]
 
     def _planners(self, rows: Sequence[PlannedRow]) -> list[GammaController]:
         """Return who plans each row: its own controller, or nobody's, where the rule plans several tenants' together
@@ -78,7 +68,7 @@ class GammaPlanner:
         pairs = {(id(each), id(controller)) for each, controller in zip(joint, own, strict=True)}
         tenants = Counter(each for each, _ in pairs)
         return [
-            controller if tenants[id(each)] == 1 else self._made(controller.name, each, "")
+            controller if tenants[id(each)] == 1 or self._made is None else self._made(controller.name, each, "")
             for each, controller in zip(joint, own, strict=True)
         ]
 
