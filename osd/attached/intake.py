@@ -74,10 +74,6 @@ class Intake:
         follower = self._followers.get(batch.engine)
         if follower is None:
             raise UnknownSender(engine=batch.engine)
-        if batch.bad:
-            self.counts.bad.labels(batch.engine).inc(len(batch.bad))
-            log.warning("%s sent %d bad answers: %s", batch.engine, len(batch.bad), batch.bad[0],
-                        extra={"action": "bad_answers"})  # fmt: skip
         with self._lock:
             self._keep(batch, follower)
 
@@ -119,6 +115,10 @@ class Intake:
         counts.batches.labels(engine).inc()
         counts.answers.labels(engine).inc(known)
         counts.unknown.labels(engine).inc(len(batch.answers) - known)
+        counts.bad.labels(engine).inc(len(batch.bad))
+        if batch.bad:
+            log.warning("%s sent %d bad answers: %s", engine, len(batch.bad), batch.bad[0],
+                        extra={"action": "bad_answers"})  # fmt: skip
 
     def _count_positions(self, engine: str, kept: Sequence[RequestSamples]) -> None:
         counts = self.counts

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy.orm import Session
 
 from storage.insights.statistics import Bucket
 from storage.outcomes.outcome_window import hurried
@@ -87,23 +88,29 @@ def judged_requests(db: Database, draft: str, since: float, limit: int) -> list[
 def undrafted(db: Database) -> list[str]:
     """Return what there is to say of each draft that served the newest requests and drafted nothing for ``QUIET`` of
     them: its α is 0 ÷ 0, and no fall of it is ever seen."""
-    row, said = OutcomeRow, []
+    row = OutcomeRow
     newest = select(row.draft_version).order_by(row.id.desc()).limit(QUIET)
-    known = row.draft_version.in_(select(VersionRow.id)) & row.draft_version.in_(newest.scalar_subquery())
+    known = row.draft_version.in_(select(VersionRow.id)) & row.draft_version.in_(newest)
     last = select(row.draft_version, func.max(case((row.drafted > 0, row.id), else_=0))).where(known)
     with db.session(read_only=True) as session:
-        for version, at in session.execute(last.group_by(row.draft_version)).all():
-            own, accepted, refused = row.draft_version == version, func.sum(row.accepted), func.sum(row.rejections)
-            quiet = select(func.sum(row.requests), func.min(row.finished_at), func.max(row.controller))
-            requests, since, rule = session.execute(quiet.where(own, row.id > at)).one()
-            if requests is None or requests < QUIET:
-                continue
-            right, wrong = session.execute(select(accepted, refused).where(own, row.id <= at)).one()
-            alpha = ratio(right or 0, (right or 0) + (wrong or 0))
-            was = "nothing of it was ever judged" if alpha is None else f"α was {alpha:.2f} while it drafted"
-            time = f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M} UTC"
-            said.append(f"{version} drafts nothing since {time}, because {rule} asks for none: {was}.")
-    return said
+        drafted = session.execute(last.group_by(row.draft_version)).all()
+        return [said for version, at in drafted if (said := _silence(session, version, at))]
+
+
+def _silence(session: Session, version: str, last: int) -> str | None:
+    """Return since when a version drafts nothing, ``last`` being the outcome in which it last did; None where too few
+    requests came since to say so."""
+    row, own = OutcomeRow, OutcomeRow.draft_version == version
+    quiet = select(func.sum(row.requests), func.min(row.finished_at), func.max(row.controller))
+    requests, since, rule = session.execute(quiet.where(own, row.id > last)).one()
+    if (requests or 0) < QUIET:
+        return None
+    judged = select(func.sum(row.accepted), func.sum(row.rejections)).where(own, row.id <= last)
+    right, wrong = (count or 0 for count in session.execute(judged).one())
+    alpha = ratio(right, right + wrong)
+    was = "nothing of it was ever judged" if alpha is None else f"α was {alpha:.2f} while it drafted"
+    time = f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{version} drafts nothing since {time}, because {rule} asks for none: {was}."
 
 
 def _of(draft: str, since: float) -> tuple[ColumnElement[bool], ...]:

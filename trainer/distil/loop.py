@@ -67,7 +67,6 @@ class Learner(Protocol):
 
     def culprits(self) -> list[str]:
         """Return the requests, learners or judges, that are known to have made a step fail."""
-        ...
 
     def prove(self, version: DraftVersion) -> None:
         """Load what is to be published as servers do, and raise where that is not what was judged."""
