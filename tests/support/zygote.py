@@ -59,17 +59,19 @@ def main(address: str) -> None:
 
 
 def answer(control: socket.socket, waiting: dict[int, int], ours: list[socket.socket]) -> bool:
-    """Fork what is asked for; whether anything was."""
+    """Fork what is asked for; whether anything was. The child says its own pid, once it leads its session."""
     request, fds = receive(control)
     if not request:
         return False
     if (pid := os.fork()) == 0:
+        if request["session"]:
+            os.setsid()
+        with suppress(OSError):  # who asked may be gone
+            control.sendall(os.getpid().to_bytes(4, "big"))
         become(request, fds, [*(each.fileno() for each in ours), *waiting.values()])
     waiting[pid] = fds[-1]
     for fd in fds[:-1]:
         os.close(fd)
-    with suppress(OSError):  # who asked may be gone
-        control.sendall(pid.to_bytes(4, "big"))
     return True
 
 
@@ -95,8 +97,6 @@ def reap(waiting: dict[int, int]) -> None:
 def become(request: dict[str, object], fds: list[int], ours: list[int]) -> None:
     """In the child: take its place in the world, and run the module it was asked for."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if request["session"]:
-        os.setsid()
     for number, fd in enumerate(fds[:3]):
         os.dup2(fd, number)
     for fd in [*fds, *ours]:
