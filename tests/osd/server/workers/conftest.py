@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,17 @@ LONG = {"prompt": "t5 t6 t7", "max_tokens": 1500, "ignore_eos": True, "temperatu
 @pytest.fixture(scope="session")
 def pair_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Target and draft of random weights, 97 words."""
-    folder = tmp_path_factory.mktemp("pair")
-    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="t0", eos_token="t1", pad_token="t0")
     target = random_module("llama")
-    target.config.max_position_embeddings = 2048  # answers that take seconds
-    for name, module in {"target": target, "draft": noisy(target, 0.3)}.items():
+    return write_pair(tmp_path_factory.mktemp("pair"), target, noisy(target, 0.3), range(VOCABULARY))
+
+
+def write_pair(folder: Path, target: Any, draft: Any, ids: Sequence[int]) -> Path:
+    """Write target and draft; ``ids``: what the draft calls the target's words."""
+    for name, module, words in (("target", target, range(VOCABULARY)), ("draft", draft, ids)):
+        known = Tokenizer(models.WordLevel({f"t{i}": token for i, token in enumerate(words)}, unk_token="t0"))
+        known.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=known, unk_token="t0", eos_token="t1", pad_token="t0")
+        module.config.max_position_embeddings = 2048  # answers that take seconds
         module.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return folder

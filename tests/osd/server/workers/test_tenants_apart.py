@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from osd.hotswap.new_draft import new_feature_version
+from storage.settings import load_settings
+from storage.store import open_store
 from tests.osd.server.conftest import Server
-from tests.osd.server.workers.conftest import ask, fleet
+from tests.osd.server.workers.conftest import ask, fleet, write_pair
+from tests.support.models import VOCABULARY, noisy, random_module
 from tests.support.waiting import until
 
 TEXTS = ["t9 t4 t7 " * 14, " ".join(f"t{2 + i * 7 % 90}" for i in range(70)), "t40 t41 t42"]
 TURNS = 8
+DRAFTERS = {
+    "trigram": "trigram", "lookup": "lookup", "causal": "causal", "blended": "blended", "universal": "universal",
+    "medusa": "tree", "eagle": "tree", "eagle3": "tree",
+}  # fmt: skip
+
+
+@pytest.fixture
+def pair(tmp_path: Path, pair_folder: Path, name: str) -> Path:
+    """Target and draft for one of the drafters."""
+    if name == "universal":  # the draft has the same words, with other ids
+        ids = random.Random(0).sample(range(2, VOCABULARY), VOCABULARY - 2)
+        target = random_module("llama")
+        return write_pair(tmp_path / "pair", target, noisy(target, 0.3), [0, 1, *ids])
+    if DRAFTERS[name] != "tree":
+        return pair_folder
+    made = tmp_path / "pair"
+    made.mkdir()
+    (made / "target").symlink_to(pair_folder / "target")
+    with open_store(load_settings(storage={"directory": tmp_path / "made"})) as store:
+        version = new_feature_version(store, "draft", str(made / "target"), name, None, None)
+        (made / "draft").symlink_to(store.versions.folder(version))
+    return made
 
 
 def known(server: Server) -> bool:
@@ -35,15 +62,15 @@ def everything(server: Server) -> list[set[tuple[str, int]]]:
 
 
 @pytest.mark.parametrize("prefix_mb", ["0", "64"])
-@pytest.mark.parametrize("kind", ["trigram", "lookup", "causal"])
+@pytest.mark.parametrize("name", DRAFTERS)
 def test_a_tenants_answers_are_the_same_whether_another_asked_before_or_not(
-    tmp_path: Path, pair_folder: Path, kind: str, prefix_mb: str
+    tmp_path: Path, pair: Path, name: str, prefix_mb: str
 ) -> None:
     variables = {
-        "OSD_DRAFTERS__KIND": kind, "OSD_SERVE__PREFIX_CACHE_MB": prefix_mb, "OSD_NGRAM__MEMORY_MB": "2",
+        "OSD_DRAFTERS__KIND": DRAFTERS[name], "OSD_SERVE__PREFIX_CACHE_MB": prefix_mb, "OSD_NGRAM__MEMORY_MB": "2",
         "OSD_SERVER__KEYS_POLL_SECONDS": "0.1", "OSD_GAMMA__RULE": "fixed",  # others weigh times
     }  # fmt: skip
-    with fleet(tmp_path, pair_folder, **variables) as server:
+    with fleet(tmp_path, pair, **variables) as server:
         with server.store() as store:
             keys = {name: store.keys.create(name)[0] for name in ("A", "B", "C")}
         until(lambda: all(known(replace(server, key=key)) for key in keys.values()), "the keys are known")
