@@ -284,8 +284,8 @@ class SchemaOutdated(StoreError):
 
 
 class SchemaTooOld(SchemaOutdated):
-    """The database {url} has schema {found}, and the oldest that this osd can open is {needed}. Check out the git tag
-    `laboratory`, run its `osd db upgrade`, and come back."""
+    """The database {url} has schema {found}, and the oldest that this osd can open is {needed}. Check out commit
+    002f94b5, run its `osd db upgrade`, and come back."""
 
 
 class SchemaTooNew(SchemaOutdated):

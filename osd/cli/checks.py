@@ -192,7 +192,7 @@ def database(here: CommandContext) -> Iterator[CheckResult]:
         problem = mismatch(facts["url"], facts["found"])
         advice = "update osd" if isinstance(problem, SchemaTooNew) else "osd db upgrade"
         if isinstance(problem, SchemaTooOld):
-            advice = "`osd db upgrade` of the git tag `laboratory`"
+            advice = "`osd db upgrade` of commit 002f94b5"
         yield broken("database", f"{facts['url']}, schema {facts['found']}, needed {facts['needed']}", advice)
 
 

@@ -17,7 +17,7 @@ HEAD = "0017"
 """The newest revision in ``migrations/versions``; a test compares the two."""
 
 BEFORE_FIRST = {f"{number:04}" for number in range(1, 17)}
-"""Revisions before the first one that this osd knows; the git tag ``laboratory`` has their migrations."""
+"""Revisions before the first one that this osd knows; commit 002f94b5 has their migrations."""
 
 UPGRADE_LOCK = 0x6F7364  # "osd": any number will do, as long as every osd takes the same
 

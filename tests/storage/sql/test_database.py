@@ -134,8 +134,8 @@ def test_upgrades_at_once_do_the_work_once(tmp_path: Path) -> None:
     ("found", "kind", "advice"),
     [
         ("0000", SchemaTooNew, "Update osd"),
-        ("0001", SchemaTooOld, "git tag `laboratory`"),
-        ("0016", SchemaTooOld, "git tag `laboratory`"),
+        ("0001", SchemaTooOld, "002f94b5"),
+        ("0016", SchemaTooOld, "002f94b5"),
         ("9999", SchemaTooNew, "Update osd"),
     ],
 )
