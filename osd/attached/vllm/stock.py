@@ -35,6 +35,11 @@ TOP_K = 20
 """vLLM's --max-logprobs where nobody gave one."""
 ALIKE = 0.9
 """Share of steps that must have gone as the draft's own pass says: kernels differ at ties."""
+PROMPT = (3, 4, 5, 6)
+PENALTY = {"repetition_penalty": 0.01}
+"""Makes the prompt's tokens by far the likeliest, in log-probabilities that are not raw."""
+TOLERANCE = 0.1
+"""By which a raw log-probability may differ between two requests: kernels of half precision differ by less."""
 TURN = threading.Lock()
 """One engine is started again at a time."""
 STARTED = re.compile(r"^(?:process_start_time_seconds|vllm:\w+_created\{[^\n]*\}) (\S+)$", re.MULTILINE)
@@ -110,6 +115,19 @@ class StockVllm(VllmEngine):
         self._published, self._rank = (version, folder), RankVersion(0, process, version, sha256)
         return [self._rank]
 
+    def _require_raw(self) -> None:
+        """Raise EngineUnsuited where log-probabilities depend on a request's penalties: the target's own do not.
+
+        Both requests are greedy. Where a CPU speculates, a sampled one puts stray tokens into its neighbours' answers.
+        """
+        plain, penalised = (
+            self._read(COMPLETIONS, _highest, self._answer(PROMPT, 1, logprobs=1, temperature=0, **more))
+            for more in ({}, PENALTY)
+        )
+        if abs(plain - penalised) > TOLERANCE:
+            reason = "its log-probabilities change with penalties; start it with --logprobs-mode raw_logprobs"
+            raise self._unsuited(reason)
+
     def _start_again(self, folder: Path, version: str, before: str) -> str:
         """Return the new process's identity."""
         if self._hook is None:
@@ -150,6 +168,10 @@ class StockVllm(VllmEngine):
             return self._process()
         except EngineUnreachable:
             return None
+
+
+def _highest(said: Mapping[str, Any]) -> float:
+    return max(float(value) for value in said["choices"][0]["logprobs"]["top_logprobs"][0].values())
 
 
 def _speculated(prompt: Sequence[int], answer: Mapping[str, Any]) -> SpeculatedAnswer:
