@@ -87,6 +87,47 @@ class EngineFacts:
         return digests.pop() if len(digests) == 1 else None
 
 
+@dataclass(frozen=True, slots=True)
+class BatchGain:
+    """What drafting gains in batches of about one size."""
+
+    rows: int
+    """Requests at most."""
+    length: int
+    """Tokens that are drafted."""
+    best: int
+    """The length that the rest is about: ``length``, or where nothing is drafted the one that would gain most."""
+    gain: float
+    """Tokens a second ÷ those without a draft."""
+    error: float
+    """Its standard error."""
+    turns: int
+    """Comparisons that its cost was found by."""
+    break_even: float | None
+    """Accepted ÷ drafted tokens from which it pays; None while its cost is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGain:
+    """What drafting gains on an engine, by its own measure on its traffic."""
+
+    tokens_per_second: float | None
+    gain: float | None
+    """Tokens a second ÷ those without a draft, over all batches; None before anything was decoded."""
+    error: float
+    accepted: float | None
+    """Accepted ÷ drafted tokens; None where nothing was drafted yet."""
+    fixed: bool
+    """Whether draft lengths are those that somebody set."""
+    at: float
+    batches: tuple[BatchGain, ...]
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> EngineGain:
+        """Read what an engine says, or what the store keeps of it. Raises TypeError, KeyError."""
+        return cls(**{**said, "batches": tuple(BatchGain(**batch) for batch in said["batches"])})
+
+
 class ServingEngine:
     """An engine at a URL that osd can probe and publish to."""
 
@@ -109,6 +150,10 @@ class ServingEngine:
     def served(self) -> Sequence[RankVersion]:
         """Return what each rank drafts with. Raises EngineUnreachable."""
         raise NotImplementedError
+
+    def gain(self) -> EngineGain | None:
+        """Return what drafting gains; None where it does not measure that. Raises EngineUnreachable."""
+        return None
 
     def publish(self, folder: Path, sha256: str, version: str) -> Sequence[RankVersion]:
         """Load a folder as the draft on every rank, or on none; return what each has then. Raises EngineRefused for a

@@ -9,7 +9,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from osd.attached.base import EngineError, EngineFacts, EngineRefused, EngineUnreachable, RankVersion, ServingEngine
+from osd.attached.base import (
+    EngineError,
+    EngineFacts,
+    EngineGain,
+    EngineRefused,
+    EngineUnreachable,
+    RankVersion,
+    ServingEngine,
+)  # fmt: skip
 from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.hotswap.canary import CanaryFollower
 from osd.hotswap.export import export, lacks_rows
@@ -26,6 +34,8 @@ log = logging.getLogger(__name__)
 
 UNSERVED = (VersionState.CANDIDATE, VersionState.REJECTED)
 """States of versions that no engine can have."""
+GAIN_SECONDS = 10.0
+"""Between two questions what drafting gains."""
 MERGED = "merged"
 """Folder of the store's directory for merged versions; it may be deleted at any time."""
 
@@ -49,6 +59,9 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         self._gone_seconds = settings.fleet.gone_seconds
         self._digests: dict[str, str] = {}
         self._publishing = False
+        self.gain: EngineGain | None = None
+        """What drafting gains, as it said last."""
+        self._gain_at = 0.0
         self._noted: str | None = None
         """The fault that was told last; None where the last look went well."""
         if found := self.version_of(facts.serves):
@@ -79,7 +92,7 @@ class EngineFollower(CanaryFollower[DraftVersion]):
             raise DraftUnsound(version=version.id, reason=str(error)) from None
         self._require_everywhere(version, digest, ranks)
         self.facts = replace(self.facts, ranks=tuple(ranks))
-        self.store.engines.note(self.worker, asdict(self.facts))
+        self._note_facts()
         log.info("%s drafts with %s", self.worker, version.id, extra={"action": "published", "version": version.id})
         return version
 
@@ -105,6 +118,7 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         try:
             self._notice_restart(self.client.served())
             self.away = False
+            self._ask_gain()
             super()._poll()
         except EngineError as error:
             self._note(error)
@@ -139,6 +153,17 @@ class EngineFollower(CanaryFollower[DraftVersion]):
             )
             del self.serving[self.line]
             self._refused.discard(serving.id)
+
+    def _ask_gain(self) -> None:
+        """Note now and then what drafting gains."""
+        if records.now() < self._gain_at:
+            return
+        self._gain_at, self.gain = records.now() + GAIN_SECONDS, self.client.gain()
+        if self.gain is not None:
+            self._note_facts()
+
+    def _note_facts(self) -> None:
+        self.store.engines.note(self.worker, asdict(self.facts) | {"gain": self.gain and asdict(self.gain)})
 
     def _beat(self) -> None:
         """List the engine among the store's servers; one that cannot be reached goes off the list by itself."""

@@ -11,6 +11,7 @@ import typer
 
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
+from osd.cli.engine_gain import verdict
 from osd.cli.options import Name
 from osd.cli.out import Format, Output, columns, note, print_json, print_table, say
 from storage.errors import BadInput
@@ -19,6 +20,7 @@ from storage.settings import Settings
 
 if TYPE_CHECKING:
     from osd.attached.base import EngineFacts, ServingEngine
+    from osd.attached.vllm.engine import Schedule
     from storage.store import Store
 
 app = CommandGroup("Attach vLLM servers, so that their drafts learn from what they serve. SGLang: experimental.")
@@ -26,7 +28,8 @@ app = CommandGroup("Attach vLLM servers, so that their drafts learn from what th
 UrlArgument = Annotated[str, typer.Argument(metavar="URL"), "Where it listens, as http://HOST:PORT."]
 NameArgument = Annotated[str, typer.Argument(metavar="ENGINE"), "Its name, as `osd engines list` shows it, or its URL."]
 COLUMNS = columns(
-    name="engine", url="at", draft="draft", target="target", version="serves", state="state", added_at="added",
+    name="engine", url="at", draft="draft", target="target", version="serves", state="state", drafting="drafting",
+    added_at="added",
 )  # fmt: skip
 
 
@@ -133,7 +136,7 @@ def tune(
     """Try which draft lengths make a vLLM fastest at each batch size, and print the flag to start it with.
 
     Prompts are those that the store keeps of it. It takes a minute or two of its time and needs draft lengths that can
-    be changed while it runs (docs/vllm.md); afterwards it has those of its start, or with --apply the ones found.
+    be changed while it runs (docs/vllm.md); afterwards it drafts by what it measures, with --apply by what was found.
     """
     from osd.attached.trials import batch_sizes, draft_lengths, measure_by, require_live, schedule_of
     from osd.attached.trials import tune as tried
@@ -155,7 +158,7 @@ def tune(
     try:
         found = list(tried(batch_sizes(facts.max_num_seqs), lengths, measure_by(engine, prompts), told))
     finally:
-        engine.set_gamma([(1, facts.max_num_seqs, facts.gamma)])
+        engine.set_gamma(None)
     schedule = schedule_of(found)
     if apply:
         engine.set_gamma(schedule)
@@ -169,6 +172,36 @@ def tune(
     rows = [{"batch": one.batch, "best": one.best, **{str(n): rate for n, rate in one.rates.items()}} for one in found]
     print_table(rows, shown)
     say(f"num_speculative_tokens_per_batch_size: {[list(part) for part in schedule]}")
+
+
+@app.command()
+def pause(here: CommandContext, engine: NameArgument) -> None:
+    """Let an engine draft nothing until `osd engines resume`; it goes on serving, and its draft goes on learning."""
+    from osd.attached.vllm.engine import PAUSED
+
+    _set_lengths(here, engine, PAUSED, "drafts nothing until `osd engines resume`")
+
+
+@app.command()
+def resume(here: CommandContext, engine: NameArgument) -> None:
+    """Let an engine draft by what it measures: while that is proven to be faster, and nothing else."""
+    _set_lengths(here, engine, None, "drafts while that pays")
+
+
+def _set_lengths(here: CommandContext, engine: str, schedule: Schedule | None, told: str) -> None:
+    from osd.attached.attach import connect
+    from osd.attached.vllm.engine import VllmEngine
+
+    with here.store() as store:
+        found = store.engines.get(engine)
+        reached = connect(here.settings, found.url, found.facts)
+        if not isinstance(reached, VllmEngine):
+            raise BadInput(
+                reason=f"{found.name} is no vLLM with osd's plugin: its draft lengths are those of its start."
+            )
+        reached.set_gamma(schedule)
+        store.trail.note("engines pause" if schedule else "engines resume", found.name, {})
+    note(f"{found.name} {told}.")
 
 
 def client(settings: Settings, url: str, options: EngineOptions) -> ServingEngine:
@@ -212,5 +245,6 @@ def engine_rows(store: Store) -> list[Mapping[str, Any]]:
         rows.append({
             "name": engine.name, "url": engine.url, "draft": engine.draft, "target": engine.facts.get("target"),
             "version": served, "state": state, "added_at": engine.added_at,
+            "drafting": verdict(engine.facts.get("gain")),
         })  # fmt: skip
     return rows

@@ -31,7 +31,7 @@ PANELS = {
 """By the heading in the help, the subcommands."""
 PLACES = {
     "use": "config",
-    "stats": "stats stats_versions",
+    "stats": "stats stats_gain stats_versions",
     "metrics": "servers",
     "drafts": "drafts drafts_decide",
     "router": "router router_show router_discover router_files",

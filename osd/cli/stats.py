@@ -1,13 +1,13 @@
 """`osd stats`: statistics of drafting and training. It formats the answers of storage.insights.
 
-What versions changed is in osd.cli.stats_versions, and the pictures are in osd.cli.stats_picture.
+What versions changed is in osd.cli.stats_versions, what drafting gains in osd.cli.stats_gain, and the pictures are in
+osd.cli.stats_picture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,17 +15,14 @@ import typer
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
 from osd.cli.drafts import holds_of, tell_holds
-from osd.cli.options import Folder, Id, Moment, Name
-from osd.cli.out import Format, Row, TableOutput, columns, count, note, when
-from storage.errors import BadSetting
+from osd.cli.options import Id, Moment, Name
+from osd.cli.out import Format, Row, TableOutput, columns, note, when
 from storage.names import lossy_mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from storage.insights.service import CostAnswer
     from storage.outcomes.outcome_window import Window
-    from storage.versions.feature_kinds import ModelSize
 
 app = CommandGroup("Ask how well drafts guess, why, and what it brings.")
 
@@ -34,15 +31,6 @@ GROUPS = ("route", "version", "controller", "tenant", "worker", "engine", "minut
 PLACE_GROUPS = ("route", "version", "minute", "hour", "day")
 TIMES = ("minute", "hour", "day")
 Groups = Annotated[str, typer.Option(metavar="GROUPS")]
-
-
-def _flops(value: float) -> str:
-    """Format FLOPs in a suitable unit."""
-    for unit in ("", "k", "M", "G", "T", "P", "E"):
-        if abs(value) < 1000:
-            return f"{value:.3g} {unit}FLOP"
-        value /= 1000
-    return f"{value:.3g} ZFLOP"
 
 
 ALPHA = {"alpha": "α", "draft_acceptance_rate": "accepted /drafted"}
@@ -55,12 +43,6 @@ MEASURES = columns(
 PLACES = columns(
     position="place", **ALPHA, drafted="drafted", accepted="accepted", refused="refused", wasted="not judged"
 )
-COST = columns(
-    {"flops_saved": Format(_flops, right=True)},
-    draft="draft", emitted="tokens", flops_saved="FLOPs saved", bytes_saved="reading saved",
-    decode_seconds="decoding", without_seconds="without a draft", training_seconds="training",
-    net_gain_seconds="net gain", update_share="training /decoding",
-)  # fmt: skip
 RUNS = columns(
     {"run": Format(lambda value: value[:8], whole=True), "gain": Format(lambda value: f"{value:+.4f}", right=True)},
     run="run", draft="draft", state="state", started_at="started", began="because", seconds="took",
@@ -187,61 +169,6 @@ def _draw(rows: Sequence[Row], names: list[str]) -> Figure:
     if time is None:
         return bars(rows, names, "alpha", "acceptance rate α")
     return over_time(rows, time, [name for name in names if name != time])
-
-
-@app.command()
-def cost(
-    here: CommandContext,
-    wanted: DraftFilter,
-    output: TableOutput,
-    target: Annotated[Folder | None, "Folder of the target, for its size. Default: serve.target."] = None,
-) -> None:
-    """Show arithmetic, memory traffic and seconds spent and saved, and the net gain, by draft.
-
-    FLOPs and bytes follow from counts and model sizes (OSD, appendices A.4 and A.5); each request is counted as if it
-    were alone in its batch. Net gain is decode seconds saved − training seconds; saved is against rounds without a
-    draft, whose time is measured where there are such rounds and else fitted.
-
-    Example: `osd stats cost --since 7d --target models/target`
-    """
-    from osd.cli.stats_picture import bars
-    from storage.insights.service import Answers
-
-    with here.store() as store:
-        large = _target(target, here)
-        answer = Answers(store).cost(wanted.window(), target=large)
-    rows = [row.as_dict() for row in answer.rows]
-    assumption = _assumption(answer)
-    output.show(
-        rows, COST, lambda: bars(rows, ["draft"], "net_gain_seconds", "net gain, seconds"),
-        whole={"drafts": rows, "target": large and asdict(large), "assumption": assumption},
-    )  # fmt: skip
-    if rows and not output.as_json:
-        note(assumption)
-
-
-def _target(asked: Path | None, here: CommandContext) -> ModelSize | None:
-    """Return the target's size; None where only its hub name is known. Raises BadSetting for a folder without
-    weights."""
-    from osd.server.start import choose_pair
-    from storage.versions.feature_kinds import model_size
-
-    found = model_size(asked or Path(choose_pair(here.settings.serve).target))
-    if found is None and asked is not None:
-        raise BadSetting(source="option", key="--target", reason=f"there are no .safetensors files in {asked}")
-    return found
-
-
-def _assumption(answer: CostAnswer) -> str:
-    """Describe how the seconds without a draft were estimated."""
-    plain = answer.plain_round
-    if plain is None:
-        return "What a round without a draft takes is not known: none was served, and drafts were all of one length."
-    how = "the mean of" if plain.how == "measured" else "a straight line through the verifying times of"
-    return (
-        f"Assumed: without a draft every token takes {plain.ms:.2f} ms, {how} the newest {count(plain.rounds)} rounds "
-        "that say so; a request's time is its share of its batch's."
-    )
 
 
 @app.command()

@@ -65,7 +65,7 @@ def test_they_load_without_the_heavy_libraries() -> None:
 
 
 COMMANDS = (
-    "--help", "stats acceptance", "stats rejections", "stats cost", "router list", "drafts list", "replay stats",
+    "--help", "stats acceptance", "stats rejections", "stats gain", "router list", "drafts list", "replay stats",
     "db check",
 )  # fmt: skip
 ABSENT = ("torch", "transformers", "numba", "sklearn", "peft", "celery")

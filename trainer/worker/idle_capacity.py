@@ -161,7 +161,7 @@ def spent_in_the_last_hour(store: Store) -> float:
 
 
 def net_gain(store: Store, draft: str) -> float | None:
-    """Return decode seconds saved − training seconds, as `osd stats cost` does; None where unknown or nothing was
+    """Return decode seconds saved − training seconds, as `osd stats gain` does; None where unknown or nothing was
     served."""
     rows = Answers(store).cost(Window(draft=draft)).rows
     return next((row.net_gain_seconds for row in rows if row.draft == draft), None)

@@ -8,22 +8,29 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from osd.attached.base import EngineError, EngineFacts, EngineRefused, RankVersion, ServingEngine, detail
+from osd.attached.base import (
+    EngineError,
+    EngineFacts,
+    EngineGain,
+    EngineRefused,
+    EngineUnsuited,
+    RankVersion,
+    ServingEngine,
+    detail,
+)  # fmt: skip
 from osd.models.model_digest import digest_of
 from storage.versions.feature_kinds import FEATURE_KINDS
 
 COMPLETIONS = "/v1/completions"
 PROMPT = (3, 4, 5, 6)
-PROBED = ((4, 0.0), (1, 2.0))
-"""The two requests of a probe: tokens and temperature."""
-TOLERANCE = 0.1
-"""By which a log-probability may differ between them: kernels of half precision differ by less."""
 COUNTERS = "vllm:spec_decode_num_"
 DRAFT_MODEL = "draft_model"
 METHODS = (DRAFT_MODEL, *FEATURE_KINDS)
 """The methods whose drafts osd trains; those of feature drafts have the names of their kinds."""
 Schedule = Sequence[tuple[int, int, int]]
 """Draft lengths: (first, last, length) by running requests."""
+PAUSED: Schedule = ((1, 1 << 20, 0),)
+"""Draft lengths of an engine that drafts nothing."""
 
 
 class VllmEngine(ServingEngine):
@@ -34,27 +41,18 @@ class VllmEngine(ServingEngine):
         super().__init__(url, {"X-OSD-Token": token, "X-OSD-Learn": "false"}, api_key)
 
     def probe(self) -> EngineFacts:
-        """Look at what it is, and at what it answers to a request of four tokens. Raises EngineUnreachable, and
+        """Look at what it is, and at what it answers to a greedy request of four tokens. Raises EngineUnreachable, and
         EngineUnsuited with what to do about it."""
         found = self._ask("GET", "/v1/osd/info")
         if reason := self._read("/v1/osd/info", wrong_with, found):
             raise self._unsuited(reason)
         facts = self._read("/v1/osd/info", _facts, found)
-        spec = self._read(COMPLETIONS, lambda said: said["metrics"]["speculative_decoding"], self._require_raw())
+        answer = self._answer(PROMPT, 4, temperature=0)
+        spec = self._read(COMPLETIONS, lambda said: said["metrics"]["speculative_decoding"], answer)
         if not spec or "per_step_accepted" not in spec:
             reason = f"vLLM {facts.version} does not say what each step accepted; osd was tried with 0.32"
             raise self._unsuited(reason)
         return facts
-
-    def _require_raw(self) -> Any:
-        """Return the answer to a request of four tokens. Raises EngineUnsuited where log-probabilities depend on the
-        temperature: the target's own do not."""
-        whole, warm = (self._answer(PROMPT, most, logprobs=1, temperature=t) for most, t in PROBED)
-        cold, hot = (self._read(COMPLETIONS, _first_top, said) for said in (whole, warm))
-        if any(abs(value - hot.get(token, value)) > TOLERANCE for token, value in cold.items()):
-            reason = "its log-probabilities change with the temperature; start it with --logprobs-mode raw_logprobs"
-            raise self._unsuited(reason)
-        return whole
 
     def served(self) -> Sequence[RankVersion]:
         """Return what each rank drafts with."""
@@ -66,9 +64,18 @@ class VllmEngine(ServingEngine):
         done = self._ask("POST", "/v1/osd/publish", body)
         return self._read("/v1/osd/publish", lambda said: _ranks(said["workers"]), done)
 
-    def set_gamma(self, schedule: Schedule) -> None:
-        """Change draft lengths while it runs. Raises EngineRefused, EngineUnreachable."""
-        self._ask("PUT", "/v1/osd/gamma", {"schedule": [list(part) for part in schedule]})
+    def set_gamma(self, schedule: Schedule | None) -> None:
+        """Change draft lengths while it runs; None leaves them to what it measures. Raises EngineUnsuited,
+        EngineRefused, EngineUnreachable."""
+        self._ask("PUT", "/v1/osd/gamma", {"schedule": schedule and [list(part) for part in schedule]})
+
+    def gain(self) -> EngineGain | None:
+        """Return what drafting gains; None also for a plugin of an older release."""
+        try:
+            found = self._ask("GET", "/v1/osd/gain")
+        except EngineUnsuited:
+            return None
+        return found and self._read("/v1/osd/gain", EngineGain.read, found)
 
     def counters(self) -> Mapping[str, float]:
         """Return its counters of speculation, by their names; ``…_per_pos`` with the position behind a colon."""
@@ -119,11 +126,6 @@ def wrong_with(found: Mapping[str, Any]) -> str | None:
         reason = f"the files of {target['name']} are not on its machine, so the target cannot be told"
         return f"{reason}; start it with the model's folder, or have its snapshot in Hugging Face's cache there"
     return None
-
-
-def _first_top(said: Mapping[str, Any]) -> dict[str, float]:
-    found = said["choices"][0]["logprobs"]["top_logprobs"][0]
-    return {str(token): float(value) for token, value in found.items()}
 
 
 def _ranks(said: Sequence[Mapping[str, Any]]) -> list[RankVersion]:

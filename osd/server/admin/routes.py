@@ -184,7 +184,7 @@ QUESTIONS: dict[str, Callable[[Answers, Window, list[str]], Any]] = {
     "positions": lambda answers, window, by: answers.positions(window, by),
     "rejections": lambda answers, window, by: answers.rejections(window),
     "runs": lambda answers, window, by: answers.runs(window),
-    "cost": lambda answers, window, by: answers.cost(window),
+    "gain": lambda answers, window, by: answers.cost(window),
 }
 
 

@@ -123,6 +123,10 @@ ATTACHED_SUMS: dict[str, Metric] = {
 """Field of :class:`storage.outcomes.outcomes.AcceptanceRow` -> the metric by attached engine."""
 ATTACHED_UP = gauge("osd_attached_up", "1 while `osd attach` reaches an attached engine.", "engine", "draft")
 ATTACHED_VERSION = gauge("osd_attached_version_number", "Number of the version that it serves.", "engine", "draft")
+ATTACHED_GAIN = gauge(
+    "osd_attached_gain", "Its tokens a second ÷ those without a draft, as it measures them.", "engine"
+)
+ATTACHED_DRAFTING = gauge("osd_attached_drafting", "1 while it drafts at any batch size.", "engine")
 
 RUNS = counter("osd_training_runs", "Training runs that ended, by what came of them.", "draft", "state")
 RUN_SECONDS = counter("osd_training_seconds", "Time of training runs that ended, gates included.", "draft")

@@ -116,6 +116,7 @@ def plugin(folder: Path) -> str:
 def vllm(python: Path, folder: Path, plugin: str) -> Iterator[Serving]:
     """The running vLLM."""
     draft, port = random_draft(DRAFT, folder / "draft"), free_port()
+    (folder / "gamma.json").write_text("[[1, 4, 4]]")  # else nothing is drafted until it pays
     variables = plugin_variables(folder, TOKEN, f"http://127.0.0.1:{port}") | {
         "PYTHONPATH": plugin, "OSD_TAP": str(folder / "tap"), "OSD_VLLM_GAMMA": str(folder / "gamma.json"),
         "OSD_VLLM_SPOOL": "",

@@ -12,11 +12,12 @@ import torch
 from fastapi.testclient import TestClient
 from safetensors.torch import save_file
 
+from osd.attached.vllm.plugin.osd_vllm.lengths import lookup
 from osd.attached.vllm.plugin.osd_vllm.routes import remember_tokens
 from osd.attached.vllm.plugin.osd_vllm.weights import Refused, check, shapes, weights_digest
 from osd.demo import TARGET
 from osd.models.vocabulary import load_tokenizer
-from tests.support.fake_vllm import PLUGIN_FOLDER, FakeEngine, make_app
+from tests.support.fake_vllm import FakeEngine, make_app
 
 EMBEDDINGS = torch.arange(12.0).view(6, 2)
 SHARED = {"model.embed_tokens.weight": EMBEDDINGS}
@@ -96,10 +97,4 @@ def test_vllm_s_tokenizer_is_the_one_that_remembers(fake: FakeEngine) -> None:
 
 
 def test_the_plugins_lookup_reads_a_schedule_as_vllm_does() -> None:
-    source = (PLUGIN_FOLDER / "osd_vllm" / "scheduler.py").read_text()
-    body = source[source.index("def lookup") : source.index("def _with_live_gamma")]
-    space: dict[str, object] = {}
-    exec(body, space)  # the module itself imports vLLM
-    lookup = space["lookup"]
-    assert callable(lookup)
     assert lookup([(1, 2, 4), (3, 4, 0)], 6, 3) == [0, 3, 3, 0, 0, 0, 0]

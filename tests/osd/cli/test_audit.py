@@ -33,7 +33,7 @@ READS = {
     "audit", "config", "corpus export", "corpus stats", "db check", "doctor", "drafts list", "drafts show",
     "engines list", "engines show", "keys list", "metrics", "replay log", "replay stats", "replay verify",
     "router eval", "router explain", "router export", "router history", "router list", "router proposals",
-    "router show", "stats acceptance", "stats change", "stats cost", "stats positions", "stats rejections",
+    "router show", "stats acceptance", "stats change", "stats gain", "stats positions", "stats rejections",
     "stats runs",
     "stats tokens", "servers list", "trainer list",
 }  # fmt: skip
@@ -42,7 +42,9 @@ SERVES_OR_LEARNS = {"attach", "demo", "generate", "serve"}
 """Commands whose doings are requests, runs and versions, which the store keeps anyhow."""
 ELSEWHERE = {
     "engines add": "tests/osd/attached/test_attach.py", "engines probe": "keeps nothing",
-    "engines tune": "changes an engine, not the store", "use": "writes osd.toml, not the store",
+    "engines tune": "changes an engine, not the store",
+    "engines pause": "tests/osd/attached/test_lengths.py", "engines resume": "tests/osd/attached/test_lengths.py",
+    "use": "writes osd.toml, not the store",
     "corpus build": "test_corpus.py", "drafts export": "test_drafts.py",
     "drafts new": "needs a target; tests/osd/cli/test_drafts.py",
     "db upgrade": "tests/storage/sql/test_migrations.py", "db restore": "tests/storage/test_backup.py",

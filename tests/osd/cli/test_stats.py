@@ -14,7 +14,7 @@ from osd.cli.stats import PLACE_GROUPS
 from storage.insights.positions import GROUPS
 from tests.osd.cli.conftest import outcome, samples
 
-COMMANDS = ("acceptance", "positions", "change", "tokens", "rejections", "cost", "runs")
+COMMANDS = ("acceptance", "positions", "change", "tokens", "rejections", "gain", "runs")
 NOW = time.time()
 
 
@@ -49,7 +49,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def arguments(command: str, target: Path) -> list[str]:
-    return {"rejections": ["--by", "token"], "cost": ["--target", str(target)]}.get(command, [])
+    return {"rejections": ["--by", "token"], "gain": ["--target", str(target)]}.get(command, [])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -106,13 +106,13 @@ def test_rejections_come_in_three_kinds(osd, served):
 
 
 def test_what_is_saved_and_what_that_assumes(osd, served, target):
-    found = json.loads(osd("stats", "cost", "--target", target, "--json").stdout)
+    found = json.loads(osd("stats", "gain", "--target", target, "--json").stdout)
     (row,) = found["drafts"]
     assert found["target"] == {"parameters": 1000, "bytes": 2000}
     assert row["net_gain_seconds"] == pytest.approx(row["saved_seconds"] - row["training_seconds"])
     assert row["bytes_without"] == 2000 * row["emitted"]
     assert found["assumption"].startswith("Assumed: without a draft every token takes")
-    assert found["assumption"][:40] in osd("stats", "cost", "--target", target).stderr
+    assert found["assumption"][:40] in osd("stats", "gain", "--target", target).stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -140,7 +140,7 @@ def test_an_empty_store_has_no_answer_and_no_picture(osd, command, target, tmp_p
         (["tokens", "--tokenizer", "."], "tokenizer.json"),
         (["rejections", "--by", "colour"], "'colour'"),
         (["rejections", "--csv"], "--by"),
-        (["cost", "--target", "."], ".safetensors"),
+        (["gain", "--target", "."], ".safetensors"),
     ],
 )
 def test_bad_input_is_named(osd, served, options, names):

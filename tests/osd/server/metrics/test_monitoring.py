@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from osd.attached.intake import IntakeCounters
 from osd.cli.reference import commands
 from osd.server.metrics import families
 from osd.server.metrics.server import Meters
@@ -20,6 +21,11 @@ SHOWN = {metric.shown: metric for metric in (*families.STORE, *families.ENGINE, 
 SHOWN |= {
     f"{histogram.name}_bucket": families.Metric(histogram.name, histogram.documentation, ("model_name", "engine", "le"))
     for histogram in Meters().registry.collect() if histogram.type == "histogram"
+}  # fmt: skip
+SHOWN |= {
+    metric.shown: metric
+    for family in IntakeCounters().registry.collect()
+    for metric in [families.Metric(family.name, family.documentation, ("engine",), family.type == "counter")]
 }  # fmt: skip
 
 

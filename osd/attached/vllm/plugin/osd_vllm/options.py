@@ -44,7 +44,8 @@ class Options:
     shows_metrics: bool
     """OSD_VLLM_SHOW_METRICS: 1 leaves ``metrics.speculative_decoding`` in answers."""
     gamma: Path | None
-    """OSD_VLLM_GAMMA: file from which the scheduler class reads its draft lengths; None leaves them to vLLM."""
+    """OSD_VLLM_GAMMA: file of draft lengths for the scheduler class, which measures what they should be while there is
+    none; None leaves them to vLLM."""
     positions: int = 0
     """OSD_VLLM_POSITIONS: positions a second at which likeliest tokens are asked for at most, in the mean; answers
     beyond it are counted and not learned from. 0 for no limit."""
@@ -67,6 +68,23 @@ class Options:
             os.environ.get("OSD_VLLM_TENANT_HEADER", "").lower(), os.environ.get("OSD_VLLM_SHOW_METRICS") == "1",
             Path(gamma) if gamma else None, _number("OSD_VLLM_POSITIONS", 100),
         )  # fmt: skip
+
+
+def draft_file(gamma: Path) -> Path:
+    """Return the file that names the draft version, beside that of draft lengths: when it changes, acceptance does."""
+    return gamma.with_name(gamma.name + ".draft")
+
+
+def gain_file(gamma: Path) -> Path:
+    """Return the file into which the scheduler class writes what drafting gains."""
+    return gamma.with_name(gamma.name + ".gain")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that whoever reads it finds the old one or the new one. Raises OSError."""
+    half = path.with_name(path.name + ".half")
+    half.write_text(text)
+    half.replace(path)
 
 
 @cache

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import State
 
 from . import KNOWN, __version__
-from .options import options
+from .options import draft_file, gain_file, options, write_whole
 from .sender import sender
 from .weights import target_digests
 
@@ -47,11 +47,12 @@ class PublishBody(BaseModel):
 
 
 class GammaBody(BaseModel):
-    """Draft lengths: (first, last, length) by running requests, as num_speculative_tokens_per_batch_size."""
+    """Draft lengths: (first, last, length) by running requests, as num_speculative_tokens_per_batch_size; null for
+    those that are measured to be worth while."""
 
     model_config = ConfigDict(extra="forbid")
 
-    schedule: list[tuple[int, int, int]] = Field(min_length=1)
+    schedule: Annotated[list[tuple[int, int, int]], Field(min_length=1)] | None
 
 
 class OsdRoutes:
@@ -110,6 +111,8 @@ def _no_live_gamma(args: Namespace) -> str | None:
     """Return why draft lengths cannot be changed while this vLLM runs; None where they can."""
     if options().gamma is None or "osd_vllm" not in str(args.scheduler_cls):
         return "start vLLM with OSD_VLLM_GAMMA and --scheduler-cls osd_vllm.scheduler.OsdScheduler"
+    if getattr(args, "data_parallel_size", 1) > 1:
+        return "data parallel engines step together, so vLLM refuses other draft lengths than those of its start"
     if not _vllm_version().startswith(KNOWN):
         return f"draft lengths can be changed live with vLLM {KNOWN[0]}x alone, and this is {_vllm_version()}"
     return None
@@ -160,6 +163,8 @@ async def publish(http: Request, body: PublishBody) -> Facts:
         except Exception as error:
             raise HTTPException(422, _sentence(error)) from None
         await engine.update_weight_version(body.version)
+        if path := options().gamma:
+            write_whole(draft_file(path), body.version)
         await _served(engine)
     return {"workers": loaded}
 
@@ -170,10 +175,24 @@ async def gamma(http: Request, body: GammaBody) -> Facts:
     if reason := _no_live_gamma(http.app.state.osd_args):
         raise HTTPException(409, reason)
     path: Any = options().gamma
-    half = path.with_suffix(".half")
-    half.write_text(json.dumps(body.schedule))
-    half.replace(path)
+    if body.schedule is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_whole(path, json.dumps(body.schedule))
     return {"schedule": body.schedule}
+
+
+@routes.get("/gain")
+async def gain(http: Request) -> Facts | None:
+    """Say what drafting gains, as the scheduler class has measured it; null where it measures nothing (yet)."""
+    if _no_live_gamma(http.app.state.osd_args):
+        return None
+    path: Any = options().gamma
+    try:
+        told: Facts = json.loads(gain_file(path).read_text())
+    except (OSError, ValueError):
+        return None
+    return told
 
 
 def _allowed(given: str) -> Path:

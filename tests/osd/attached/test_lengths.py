@@ -1,0 +1,162 @@
+"""Draft lengths that vLLM's scheduler takes from the plugin: a file's, else what is measured; and how that is told."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from osd.attached.attach import Attachment
+from osd.attached.vllm.engine import PAUSED, VllmEngine
+from osd.attached.vllm.plugin.osd_vllm.lengths import LiveLengths
+from osd.attached.vllm.plugin.osd_vllm.options import gain_file
+from osd.cli.main import app
+from osd.server.metrics.store import StoreCollector
+from storage.settings import Settings
+from storage.store import Store
+from tests.osd.attached.conftest import Running
+from tests.support.fake_vllm import TOKEN, FakeEngine, make_app
+from tests.support.waiting import until
+
+NAME = "osd_vllm.scheduler.OsdScheduler"
+
+
+def step(rows: int, drafted: int, scheduled: int | None = None) -> Any:
+    """What vLLM's scheduler hands out: every row verifies ``drafted`` tokens."""
+    names = [f"r{i}" for i in range(rows)]
+    return SimpleNamespace(
+        num_scheduled_tokens=dict.fromkeys(names, 1 + drafted if scheduled is None else scheduled),
+        scheduled_spec_decode_tokens={name: [7] * drafted for name in names if drafted},
+        num_spec_tokens_to_schedule=drafted,
+    )
+
+
+def done(rows: int, emitted: int) -> Any:
+    """What comes back of it."""
+    return SimpleNamespace(
+        req_id_to_index={f"r{i}": i for i in range(rows)}, sampled_token_ids=[[5] * emitted for _ in range(rows)]
+    )
+
+
+def go(lengths: LiveLengths, steps: int, rows: int = 2) -> set[int]:
+    """Take some steps in which every drafted token is accepted; return the lengths that were taken."""
+    taken = set()
+    for _ in range(steps):
+        lengths.look()
+        drafted = lengths[rows]
+        taken.add(drafted)
+        now = step(rows, drafted)
+        lengths.begin(now)
+        lengths.note(now, done(rows, drafted + 1))
+    return taken
+
+
+def test_without_a_file_it_begins_with_nothing_and_drafts_once_that_is_proven(tmp_path: Path) -> None:
+    lengths = LiveLengths(tmp_path / "gamma", 4, 3)
+    assert go(lengths, 20) == {0}
+    assert go(lengths, 4000) == {0, 1, 2, 3}
+    assert lengths[2] > 0, "all is accepted, and steps cost nothing"
+
+
+def test_a_file_of_lengths_holds_until_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("osd.attached.vllm.plugin.osd_vllm.lengths.POLL", 0.0)
+    path = tmp_path / "gamma"
+    lengths = LiveLengths(path, 4, 3)
+    path.write_text(json.dumps([[1, 2, 2], [3, 4, 0]]))
+    assert go(lengths, 200) == {2} and lengths[4] == 0 and lengths[0] == 0
+    path.write_text("not json")
+    assert go(lengths, 2) == {2}, "what cannot be read changes nothing"
+    path.unlink()
+    assert go(lengths, 2) != {2}
+
+
+def test_prefills_and_mixed_steps_are_not_measured_and_faults_cost_nothing(tmp_path: Path) -> None:
+    lengths = LiveLengths(tmp_path / "gamma", 4, 3)
+    for scheduled in (64, 2):
+        now = step(2, 0, scheduled)
+        lengths.begin(now)
+        lengths.note(now, done(2, 1))
+    assert lengths.meter.told()["tokens_per_second"] is None
+    lengths.note(object(), object())
+    assert go(lengths, 3) == {0}
+
+
+def test_what_is_measured_is_told_beside_the_file(tmp_path: Path) -> None:
+    lengths = LiveLengths(tmp_path / "gamma", 4, 3)
+    go(lengths, 50)
+    lengths._tell()
+    told = json.loads(gain_file(tmp_path / "gamma").read_text())
+    assert told["gain"] == 1.0 and not told["fixed"] and [batch["length"] for batch in told["batches"]] == [0]
+
+
+def osd(settings: Settings, *arguments: str) -> Any:
+    """The command, over the store of the settings."""
+    told = {"OSD_STORAGE__DIRECTORY": str(settings.storage.data_directory()), "COLUMNS": "300"}
+    return CliRunner().invoke(app, arguments, env=told | {"OSD_ATTACH__TOKEN": "env:OSD_VLLM_TOKEN"})
+
+
+@pytest.fixture
+def live(tmp_path: Path, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A fake vLLM with osd's scheduler class."""
+    monkeypatch.setenv("OSD_VLLM_GAMMA", str(tmp_path / "gamma"))
+    running = Running(make_app(fake, scheduler=NAME))
+    yield running
+    running.stop()
+
+
+def test_lengths_are_set_and_left_to_the_measure_over_http(live: Running, tmp_path: Path) -> None:
+    engine = VllmEngine(live.url, TOKEN)
+    assert engine.probe().live_gamma and engine.gain() is None
+    engine.set_gamma(PAUSED)
+    assert json.loads((tmp_path / "gamma").read_text()) == [[1, 1 << 20, 0]]
+    engine.set_gamma(None)
+    engine.set_gamma(None)
+    assert not (tmp_path / "gamma").exists()
+
+
+def test_data_parallel_engines_keep_their_lengths(live: Running) -> None:
+    routes = importlib.import_module("osd_vllm.routes")
+    reason = routes._no_live_gamma(SimpleNamespace(scheduler_cls=NAME, data_parallel_size=2))
+    assert "data parallel" in reason
+
+
+def test_what_drafting_gains_is_kept_listed_and_exported(
+    live: Running, tmp_path: Path, store: Store, settings: Settings, folders: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("osd.attached.follower.GAIN_SECONDS", 0.0)
+    lengths = LiveLengths(tmp_path / "gamma", 16, 3)
+    go(lengths, 4000)
+    lengths._tell()
+    engine = VllmEngine(live.url, TOKEN)
+    store.versions.register_root("sql", folders["draft"], target=engine.probe().digest)
+    store.engines.add("gpu-1", live.url, "sql", {})
+    attachment = Attachment(store, settings, lambda *_: VllmEngine(live.url, TOKEN))
+    attachment.start()
+    until(lambda: store.engines.get("gpu-1").facts.get("gain"), "it has said what it gains")
+    exported = {family.name: family.samples for family in StoreCollector(store).collect()}
+    attachment.close()
+    assert [sample.value for name in ("up", "drafting") for sample in exported[f"osd_attached_{name}"]] == [1, 1]
+    said = engine.gain()
+    assert said is not None and said.gain is not None and said.gain > 1
+    assert f"drafts: {said.gain:.2f} × without" in osd(settings, "engines", "list").stdout.replace("\n", " ")
+    rows = json.loads(osd(settings, "stats", "gain", "--by", "engine", "--json").stdout)
+    assert rows[0]["gain"] == pytest.approx(said.gain) and rows[1]["rows"] == 2
+
+
+def test_an_engine_is_paused_and_resumed(
+    live: Running, tmp_path: Path, store: Store, settings: Settings, folders: dict[str, Path]
+) -> None:
+    store.versions.register_root("sql", folders["draft"], target="t")
+    store.engines.add("gpu-1", live.url, "sql", {})
+    paused = osd(settings, "engines", "pause", "gpu-1")
+    assert paused.exit_code == 0, paused.output
+    assert json.loads((tmp_path / "gamma").read_text()) == [list(PAUSED[0])]
+    assert osd(settings, "engines", "resume", "gpu-1").exit_code == 0 and not (tmp_path / "gamma").exists()
+    assert [line.action for line in store.trail.history(limit=2)] == ["engines resume", "engines pause"]
