@@ -16,8 +16,11 @@ from urllib.parse import urlsplit
 from storage.errors import BadInput, OsdError
 
 T = TypeVar("T")
-PATIENCE = 30.0
-"""Seconds until an engine must have answered; loading a large draft takes some."""
+PATIENCE, WORK_PATIENCE = 30.0, 300.0
+"""Seconds until an engine must have said something (GET); until it must have done what takes it a while on a busy
+machine: completed a text, loaded a draft."""
+PROXIED, SGLANG = "vllm-proxied", "sglang"
+"""Kinds of engines, beside vllm."""
 
 
 class EngineError(OsdError):
@@ -47,6 +50,8 @@ class RankVersion:
     """The version that was published to it; None while it has the draft of its command line."""
     sha256: str | None
     """Digest of its draft's weights; None where it has no draft."""
+    folder: str | None = None
+    """The folder that they were read from; None where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,8 @@ class EngineFacts:
     ranks: tuple[RankVersion, ...]
     harvest: Mapping[str, int]
     """Answers ``taken``, ``sent``, ``spooled``, ``dropped``, ``skipped``, ``failed`` since it was started."""
+    plugin: str | None = None
+    """Version of osd's plugin; None where it has none."""
 
     @property
     def serves(self) -> str | None:
@@ -183,8 +190,9 @@ class ServingEngine:
     def _fetch(self, method: str, path: str, body: Any = None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, self._headers, method=method)
+        patience = PATIENCE if method == "GET" else WORK_PATIENCE
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(request, timeout=patience) as answer:
                 return bytes(answer.read())
         except urllib.error.HTTPError as error:
             with error:

@@ -52,7 +52,7 @@ def selftest(engine: VllmEngine) -> Selftest:
     Raises EngineUnsuited where that draft's folder is not seen from here, or ids or acceptance have changed.
     """
     facts = engine.probe()
-    folder = Path(facts.draft)
+    folder = Path(facts.ranks[0].folder or facts.draft)
     serves = facts.serves
     if not folder.is_dir() or weights_digest(folder) != serves:
         reason = "the folder of the draft that it serves is not seen from here, so there is nothing to publish again"

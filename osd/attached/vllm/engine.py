@@ -131,7 +131,7 @@ def wrong_with(found: Mapping[str, Any]) -> str | None:
 def _ranks(said: Sequence[Mapping[str, Any]]) -> list[RankVersion]:
     if not said:
         raise ValueError("no rank drafts")
-    return [RankVersion(one["rank"], one["process"], one["version"], one["sha256"]) for one in said]
+    return [RankVersion(*(one[name] for name in ("rank", "process", "version", "sha256", "folder"))) for one in said]
 
 
 def _counters(text: bytes) -> dict[str, float]:
@@ -151,5 +151,5 @@ def _facts(found: Mapping[str, Any]) -> EngineFacts:
         found["engine"], "vllm", found["vllm"], target["name"], digest_of(target["files"]), speculation["method"],
         speculation["draft"], speculation["num_speculative_tokens"], speculation["draft_sample_method"] == "greedy",
         found["top_k"], found["max_num_seqs"], found["live_gamma"], tuple(_ranks(found["workers"])),
-        found["harvest"],
+        found["harvest"], found["plugin"],
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,3 +135,22 @@ def silent() -> Iterator[str]:
 
 def test_a_port_that_speaks_no_http_is_refused(silent: str) -> None:
     assert "does not answer" in refusal(silent)
+
+
+def test_what_takes_an_engine_a_while_is_waited_for_and_what_it_only_says_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = FastAPI()
+
+    @app.api_route("/{path:path}", methods=["GET", "POST"])
+    def slow(path: str) -> Response:
+        time.sleep(0.6)
+        return JSONResponse({"choices": [{"token_ids": [5]}]})
+
+    monkeypatch.setattr("osd.attached.base.PATIENCE", 0.2)
+    running = Running(app)
+    assert VllmEngine(running.url, TOKEN).complete([3], 1) == [5]
+    assert "timed out" in refusal(running.url, VllmEngine.served)
+    monkeypatch.setattr("osd.attached.base.WORK_PATIENCE", 0.2)
+    assert "timed out" in refusal(running.url, lambda client: client.complete([3], 1))
+    running.stop()
