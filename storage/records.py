@@ -304,7 +304,7 @@ class TrainingRun:
     id: str
     draft: str
     holder: str
-    """The worker: host, process id and a nonce."""
+    """The worker, by :func:`storage.sql.holders.holder_name`."""
     state: RunState
     started_at: float
     heartbeat_at: float

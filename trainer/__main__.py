@@ -90,9 +90,9 @@ def once(config: Config = None, draft: Draft = None, as_json: Json = False) -> N
     from trainer.worker.schedule import describe
     from trainer.worker.tasks import lower_priority, open_turns
 
-    lower_priority(settings.trainer)
     with stop_on_signals() as stop:
         turns = open_turns(settings, stop, draft)
+        lower_priority(settings.trainer)
         with turns.store:
             runs = turns.take_turn() if draft is None else turns.train_all(draft)
     for run in runs:

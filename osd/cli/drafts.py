@@ -46,16 +46,21 @@ class VersionFilter:
 @app.command("list")
 def list_versions(here: CommandContext, wanted: VersionFilter, output: Output) -> None:
     """List the versions of every draft, oldest first."""
+    from storage.insights.runs import without_version
+
     with here.store() as store:
         if wanted.draft is not None:
             store.versions.current(wanted.draft)  # raises UnknownDraft
         rows = version_rows(store, store.versions.list(wanted.draft, deleted=wanted.everything))
+        missed = [run for draft in {row["draft"]: 0 for row in rows} if (run := without_version(store.db, draft))]
     if output.as_json:
         print_json(rows)
         return
     told = [{**row, "current": mark(row), "bytes": None if row["deleted_at"] else row["bytes"]} for row in rows]
     print_table(told, COLUMNS, empty="There are no drafts yet; the first one is registered when osd serves with it.")
     tell_holds({row["draft"]: row["hold"] for row in rows if row["hold"]})
+    for run in missed:
+        note(f"{run.draft}: the last run, of {when(run.started_at)}, ended without a new version: {run.reason}")
     for row in rows:
         if why := row["evidence"].get(VersionState.QUARANTINED.value):
             note(f"Quarantined: {row['id']} ({why['reason']})")

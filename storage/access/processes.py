@@ -90,7 +90,7 @@ class Trainer:
     """A training process as it last reported."""
 
     id: str
-    """Host, process id and a nonce; also the holder of its leases."""
+    """The holder of its leases, by :func:`storage.sql.holders.holder_name`."""
     host: str
     pid: int
     started_at: float

@@ -6,7 +6,7 @@ Traffic that took s seconds at acceptance α would have taken s L(α) ÷ L(α �
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +51,7 @@ class RunAnswer:
     """Acceptance gain measured by the gate: the candidate's rate minus the current version's."""
     version: str | None
     reason: str | None
-    """Reason for a failure, or for a rejection without a gate."""
+    """Reason for a failure or a rejection, as :func:`why_none` has it."""
     why: str | None
     """Why it began: the ``why`` of a :class:`~storage.runs.RunReason`; None where an earlier release began it."""
     began: str | None
@@ -124,8 +124,25 @@ def _answer(row: Row[Any]) -> RunAnswer:
     return RunAnswer(
         row.id, row.draft, row.state, row.started_at, seconds, result.get("seconds"), row.requests,
         result.get("positions"), result.get("steps"), (result.get("evidence") or {}).get("difference"), row.version,
-        result.get("reason"), began.get("why"), began.get("words"),
+        why_none(row.state, result), began.get("why"), began.get("words"),
     )  # fmt: skip
+
+
+def why_none(state: str, result: Mapping[str, Any]) -> str | None:
+    """Return why a run ended without a version that serves, by its state and result; None where it has one."""
+    evidence = result.get("evidence") or {}
+    reason, gain = result.get("reason") or evidence.get("reason"), evidence.get("difference", evidence.get("gain"))
+    if state != RunState.REJECTED.value or reason or gain is None or "confidence" not in evidence:
+        return reason
+    how = "worse" if evidence["worse"] else "unproven"
+    needed = f"a gain above {evidence.get('min_gain', 0):g} had to be sure at {100 * evidence['confidence']:g} %"
+    return f"{how}: it gained {gain:+.4f} on {evidence['requests']} requests, and {needed}"
+
+
+def without_version(db: Database, draft: str) -> RunAnswer | None:
+    """Return the last run of a draft that ended, where it brought no version that serves; else None."""
+    last = next((run for run in runs(db, Window(draft=draft), 2) if run.seconds is not None), None)
+    return last if last and last.state != RunState.PUBLISHED.value else None
 
 
 @dataclass(frozen=True, slots=True)

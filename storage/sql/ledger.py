@@ -27,6 +27,7 @@ from storage.errors import (
 )
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.sql.database import clock, has_ended
+from storage.sql.holders import has_gone
 from storage.sql.suspects import note_failure
 from storage.sql.tables import DraftRow, LeaseRow, RunRow, SampleRow, VersionRow, record_of
 
@@ -51,12 +52,13 @@ def lock_all_drafts(session: Session) -> None:
 
 
 def end_expired(session: Session, draft: str) -> None:
-    """End an expired lease: its run is LOST and its claim is free. Raises LeaseHeld for a live one."""
+    """End a lease that has expired, or whose holder has gone: its run is LOST and its claim is free. Raises LeaseHeld
+    for a live one."""
     lease = session.get(LeaseRow, draft)
     if lease is None:
         return
     run = session.get_one(RunRow, lease.run_id)
-    if not has_ended(run.heartbeat_at, run.lease_until, clock(session)):
+    if not has_ended(run.heartbeat_at, run.lease_until, clock(session)) and not has_gone(run.holder):
         raise LeaseHeld(draft=draft, holder=run.holder, until=_clock(run.lease_until))
     if run.state == RunState.CLAIMED.value:
         run.state = RunState.LOST.value

@@ -27,7 +27,7 @@ from storage.errors import SchemaOutdated
 from storage.settings import Settings
 from trainer.lease import AnyOf, Orphaned
 from trainer.worker.broker import TURN, class_queue, make_app, node_name, nudge, require_broker
-from trainer.worker.tasks import TrainingProcess, lower_priority
+from trainer.worker.tasks import TrainingProcess
 
 log = logging.getLogger("osd.trainer")
 
@@ -73,17 +73,13 @@ def equip(app: Celery, settings: Settings, draft: str | None = None) -> Event:
 
 
 def connect_signals(app: Celery, settings: Settings, stop: Event) -> None:
-    """Lower a worker's priority, start a nudging timer with it, and pass its shutdown to the child, whose run then
-    gives its requests back."""
+    """Start a nudging timer with a worker, and pass its shutdown to the child, whose run then gives its requests
+    back."""
     ticker = Ticker(app, settings)
-
-    def give_way(**_: Any) -> None:
-        lower_priority(settings.trainer)
 
     def ask_to_stop(**_: Any) -> None:
         stop.set()
 
-    signals.worker_init.connect(give_way, weak=False)
     signals.worker_ready.connect(ticker.start, weak=False)
     signals.worker_shutting_down.connect(ask_to_stop, weak=False)
 

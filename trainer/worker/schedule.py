@@ -7,10 +7,7 @@ training is due. It keeps no state that matters, so a nudge that is lost, double
 from __future__ import annotations
 
 import logging
-import os
 import re
-import secrets
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
@@ -20,9 +17,11 @@ from osd.gamma import needs_head
 from osd.recording.tracing import make_tracing
 from storage import records
 from storage.errors import DraftHeld, LeaseHeld, OsdError, UnknownDraft
+from storage.insights.runs import why_none
 from storage.names import head_of
 from storage.records import RunState, TrainingRun
 from storage.settings import Settings
+from storage.sql.holders import holder_name
 from storage.sql.suspects import RETRY
 from storage.store import Store
 from trainer.distil.draft_learner import DraftLearner
@@ -45,11 +44,6 @@ RUNS = 20
 """Newest runs that are searched for failures."""
 LONGEST_REST = 300.0
 """Maximum seconds that a draft rests after failed runs."""
-
-
-def holder_name() -> str:
-    """Return this worker's name in leases: host, process id and a nonce, in case the process id is reused."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 class TrainingSchedule:
@@ -229,14 +223,16 @@ def describe(run: TrainingRun) -> str:
     facts = run.result
     evidence = facts.get("evidence", {})
     head = f"{run.draft}: {run.state.value} {run.version or ''}".rstrip()
+    why = why_none(run.state.value, facts)
+    end = f" ({why})" if why else ""
     if "kl_after" in evidence:
         return (
             f"{head}: binary KL {evidence['kl_before']:.4f} → {evidence['kl_after']:.4f} on {evidence['requests']} "
-            f"requests, {facts['tokens']} drafted tokens trained on in {facts['seconds']:.1f} s"
+            f"requests, {facts['tokens']} drafted tokens trained on in {facts['seconds']:.1f} s{end}"
         )
     if "after" not in evidence:
-        return f"{head} ({facts.get('reason', 'no reason given')})"
+        return f"{head}{end or ' (no reason given)'}"
     return (
         f"{head}: acceptance {evidence['before']:.3f} → {evidence['after']:.3f} on {evidence['requests']} requests, "
-        f"{facts['requests']} trained on in {facts['seconds']:.1f} s"
+        f"{facts['requests']} trained on in {facts['seconds']:.1f} s{end}"
     )

@@ -81,6 +81,7 @@ class TrainingProcess:
         with self._busy:
             try:
                 turns = self._opened()
+                lower_priority(self.settings.trainer)  # what is imported before would take minutes beside busy cores
                 turns.stop = AnyOf(stop, Deadline(self.settings.trainer.turn_seconds))
                 turns.store.db.require_current_schema()
                 return len(turns.take_turn())
@@ -121,7 +122,7 @@ def open_turns(settings: Settings, stop: Stop, draft: str | None) -> TrainingSch
 
 
 def lower_priority(worker: TrainerSettings) -> None:
-    """Lower this process and its children to ``trainer.nice``; never raises it again. Linux and macOS.
+    """Lower this thread (macOS: this process) and what it starts to ``trainer.nice``; never raises it again.
 
     On Linux, ``trainer.idle`` puts them into the idle class, which runs when nothing else wants the core.
     """

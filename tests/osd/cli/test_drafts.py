@@ -1,6 +1,7 @@
 """`osd drafts`: what there is, and which version serves."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ from osd.models.features.files import load_feature_draft
 from osd.models.features.target import FeatureTarget
 from osd.models.model_digest import model_digest
 from osd.server.start import PairNames, draft_in_store
-from storage.records import Request, VersionState
+from storage.records import Request, RunState, VersionState
+from storage.runs import ClaimTerms
 from storage.settings import ServeSettings, Settings, load_settings
 from storage.store import open_store
+from tests.osd.cli.conftest import samples
 from tests.support.families import random_family
 from tests.support.models import random_module
+from trainer.worker.schedule import describe
 
 
 def test_list_marks_the_current_version(osd, filled):
@@ -221,3 +225,19 @@ def test_a_name_that_is_taken_is_refused(osd, tmp_path: Path):
     assert again.exit_code == 2 and f"has a number 0 for this target ({first})" in again.stderr
     assert osd("drafts", "new", "code", "--target", target_in(tmp_path / "other", seed=1)).exit_code == 0
     assert len({row["target"] for row in json.loads(osd("drafts", "list", "--json").stdout)}) == 2
+
+
+def test_list_says_why_the_last_run_brought_no_version(osd, filled):
+    run = filled.store.runs.claim("default", "test", ClaimTerms(1, 60, 60))
+    assert run is None, "all requests were learned from"
+    filled.store.samples.add([replace(samples(9, filled.child), request_id="new")])
+    run = filled.store.runs.claim("default", "test", ClaimTerms(1, 60, 60))
+    assert osd("drafts", "list").stderr == "", "it is under way"
+    evidence = {"difference": 0.0123, "worse": False, "confidence": 0.8, "min_gain": 0.0, "requests": 4}
+    filled.store.runs.finish(run, RunState.REJECTED, result={"evidence": evidence})
+    why = "unproven: it gained +0.0123 on 4 requests, and a gain above 0 had to be sure at 80 %"
+    assert f"ended without a new version: {why}" in " ".join(osd("drafts", "list").stderr.split())
+    assert json.loads(osd("stats", "runs", "--json").stdout)[0]["reason"] == why
+    assert f"({why})" in describe(replace(filled.store.runs.get(run.id), result={
+        "evidence": {**evidence, "before": 0.5, "after": 0.5123}, "requests": 1, "seconds": 2.0,
+    }))  # fmt: skip

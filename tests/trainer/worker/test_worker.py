@@ -8,9 +8,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from storage.access.processes import TrainerState
 from storage.records import RequestSamples, RunState, VersionState, new_id, now
 from storage.settings import Settings
+from storage.sql.holders import NAME, holder_name
 from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.models import tiny_llama
@@ -54,6 +57,24 @@ def test_a_worker_killed_in_mid_training_leaves_its_claim_to_the_next(
     assert drafted.runs.get(lost.id).state is RunState.LOST
     assert set(drafted.runs.get(run_id).request_ids) == set(lost.request_ids) == {s.request_id for s in sent}
     assert [v.state for v in drafted.versions.list("default")] == [VersionState.READY, VersionState.READY]
+
+
+@pytest.mark.skipif(not NAME.fullmatch(holder_name()), reason="the system does not tell who lives")
+def test_a_worker_that_is_started_again_does_not_wait_for_the_lease_of_the_killed_one(
+    drafted: Store, settings: Settings, traffic: Traffic, tmp_path: Path
+) -> None:
+    traffic(12, held_out=False)
+    with worker(configured(tmp_path, settings, FOREVER, lease_seconds=3600, nice=3)) as process:
+        lost = wait_for(
+            lambda: [r for r in drafted.runs.list() if drafted.trainers.list()[0].doing.get("step")], process
+        )
+        assert os.getpriority(os.PRIO_PROCESS, drafted.trainers.list()[0].pid) == 3
+        os.killpg(process.pid, signal.SIGKILL)
+    with worker(configured(tmp_path, settings, QUICK, lease_seconds=3600)) as process:
+        wait_for(lambda: published(drafted), process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert drafted.runs.get(lost[0].id).state is RunState.LOST
 
 
 def test_a_worker_whose_group_is_stopped_in_mid_training_gives_its_requests_back_at_once(
