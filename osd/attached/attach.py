@@ -8,20 +8,18 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from osd.attached.base import ServingEngine
-from osd.attached.follower import EngineFollower
-from osd.attached.sglang import KIND as SGLANG
-from osd.attached.sglang import SglangEngine
+from osd.attached.base import PROXIED, SGLANG, ServingEngine
 from osd.attached.vllm.engine import VllmEngine
-from osd.attached.vllm.stock import KIND as PROXIED
-from osd.attached.vllm.stock import RestartHook, StockVllm
 from storage.access.engines import AttachedEngine
 from storage.errors import OsdError
 from storage.files.cipher import read_secret
 from storage.settings import Settings
 from storage.store import Store
+
+if TYPE_CHECKING:
+    from osd.attached.follower import EngineFollower
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +73,8 @@ class Attachment:
     def _attach_to(self, engine: AttachedEngine) -> None:
         if engine.name in self.followers:
             return
+        from osd.attached.follower import EngineFollower  # it needs torch, and who looks at an engine does not
+
         try:
             client = self._connect(self.settings, engine.url, engine.facts)
             facts = client.probe()
@@ -104,10 +104,14 @@ def connect(settings: Settings, url: str, facts: Mapping[str, Any]) -> ServingEn
     named = settings.attach.api_key
     key = read_secret(named, "attach.api_key", "the engine's API key").strip() if named else None
     if facts.get("kind") == PROXIED:
+        from osd.attached.vllm.stock import RestartHook, StockVllm
+
         restart = settings.attach.restart
         hook = RestartHook(restart, settings.attach.restart_seconds) if restart else None
         return StockVllm(url, key, facts.get("target"), facts.get("draft"), hook, facts.get("ranks") or ())
     if facts.get("kind") == SGLANG:
+        from osd.attached.sglang import SglangEngine
+
         return SglangEngine(url, key, facts.get("target"), facts.get("draft"))
     token = read_secret(settings.attach.token, "attach.token", "the token that vLLM was started with").strip()
     return VllmEngine(url, token, key)

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from osd.attached.base import (
+    SGLANG,
     EngineError,
     EngineFacts,
     EngineRefused,
@@ -34,7 +35,6 @@ from osd.attached.base import (
 from osd.attached.vllm.plugin.osd_vllm.weights import NotSeen, Refused, check, shapes, weights_digest
 from osd.models.model_digest import model_digest
 
-KIND = "sglang"
 SINGLE = "STANDALONE"
 """The speculative algorithm whose draft is a model of its own, which shares nothing with the target."""
 KNOWN = "0.5."
@@ -69,7 +69,7 @@ class SglangEngine(ServingEngine):
             )
         self._launched, self._tp = self._launch_folder(found), int(found["tp_size"])
         return EngineFacts(
-            self.name, KIND, str(found["version"]), target, digest, SINGLE, str(self._launched),
+            self.name, SGLANG, str(found["version"]), target, digest, SINGLE, str(self._launched),
             int(found["speculative_num_draft_tokens"] or 1) - 1, found["speculative_eagle_topk"] == 1, 0,
             found["max_running_requests"], False, tuple(self.served()), {},
         )  # fmt: skip

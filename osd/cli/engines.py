@@ -28,8 +28,8 @@ app = CommandGroup("Attach vLLM servers, so that their drafts learn from what th
 UrlArgument = Annotated[str, typer.Argument(metavar="URL"), "Where it listens, as http://HOST:PORT."]
 NameArgument = Annotated[str, typer.Argument(metavar="ENGINE"), "Its name, as `osd engines list` shows it, or its URL."]
 COLUMNS = columns(
-    name="engine", url="at", draft="draft", target="target", version="serves", state="state", drafting="drafting",
-    added_at="added",
+    name="engine", url="at", draft="draft", target="target", version="serves", requests="answers", alpha="α",
+    age="last answer", drafting="drafting", state="state", added_at="added",
 )  # fmt: skip
 
 
@@ -70,7 +70,10 @@ def add(
 
 @app.command("list")
 def list_engines(here: CommandContext, output: Output) -> None:
-    """List the attached engines, what each drafts with, and whether a process attends to it."""
+    """List the attached engines: what each drafts with, what it answered, and whether a process attends to it.
+
+    α is the acceptance over all its answers; the last answer is so many seconds old.
+    """
     with here.store() as store:
         rows = engine_rows(store)
     output.rows(rows, COLUMNS, empty="No engine is attached; `osd engines add URL` attaches one.")
@@ -104,19 +107,20 @@ def probe(
 
     With --selftest the draft that it serves is published to it once more: token ids must stay, and acceptance too.
     """
-    from osd.attached.trials import selftest as try_out
     from osd.attached.vllm.engine import VllmEngine
-    from osd.attached.vllm.stock import StockVllm
 
-    engine = client(here.settings, url, options)
-    if selftest and (isinstance(engine, StockVllm) or not isinstance(engine, VllmEngine)):
+    if selftest and options.kind != "vllm":
         raise BadInput(
             reason="--selftest needs a vLLM with osd's plugin: this kind of engine cannot be published to alike."
         )
+    engine = client(here.settings, url, options)
     facts: dict[str, Any] = asdict(engine.probe())
     if options.kind == "sglang":
         note("SGLang is experimental: this was written from its source and never ran against it (docs/vllm.md).")
-    if selftest and isinstance(engine, VllmEngine):
+    if selftest:
+        from osd.attached.trials import selftest as try_out
+
+        assert isinstance(engine, VllmEngine)
         facts["selftest"] = asdict(try_out(engine))
     tell_facts(facts, output)
 
@@ -208,11 +212,13 @@ def client(settings: Settings, url: str, options: EngineOptions) -> ServingEngin
     """Return the client of an engine that is not attached yet. Raises BadInput, and BadSetting for a token that is not
     to be had."""
     from osd.attached.attach import KINDS, connect
+    from osd.attached.vllm.plugin.osd_vllm.options import absolute
 
     if options.kind not in KINDS:
         raise BadInput(reason=f"--kind {options.kind}: there is {', '.join(KINDS)}.")
-    draft = str(options.draft_folder) if options.draft_folder else None
-    return connect(settings, url, {"kind": options.kind, "target": options.target, "draft": draft})
+    draft = str(options.draft_folder.absolute()) if options.draft_folder else None
+    target = absolute(options.target) if options.target else None
+    return connect(settings, url, {"kind": options.kind, "target": target, "draft": draft})
 
 
 def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
@@ -234,17 +240,21 @@ def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
 
 
 def engine_rows(store: Store) -> list[Mapping[str, Any]]:
-    """Return a row for each engine."""
+    """Return a row for each engine, with the counts of what it answered: ``requests``, ``alpha``, ``age``."""
     from storage import records
 
+    counts = {row.by["engine"]: row for row in store.outcomes.acceptance(["engine"])}
+    newest = store.outcomes.newest()
     rows: list[Mapping[str, Any]] = []
     for engine in store.engines.list():
+        said = counts.get(engine.name)
         served = ", ".join(store.versions.served_by(engine.name).values()) or None
         attended = engine.holder is not None and engine.lease_until > records.now()
         state = f"attended to by {engine.holder}" if attended else "nobody attends to it; run osd attach"
         rows.append({
             "name": engine.name, "url": engine.url, "draft": engine.draft, "target": engine.facts.get("target"),
-            "version": served, "state": state, "added_at": engine.added_at,
-            "drafting": verdict(engine.facts.get("gain")),
+            "version": served, "requests": said.requests if said else 0, "alpha": said.alpha if said else None,
+            "age": max(0.0, records.now() - newest[engine.name]) if engine.name in newest else None,
+            "drafting": verdict(engine.facts.get("gain")), "state": state, "added_at": engine.added_at,
         })  # fmt: skip
     return rows

@@ -13,14 +13,13 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from platformdirs import user_cache_path
 
-from osd.models.vocabulary import FILES as TOKENIZER
 from storage.errors import OsdError
 from storage.files.files import TemporaryPath
 
+TOKENIZER = ("tokenizer*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "tekken.json")
+"""What tokenizers are saved as."""
 FILES = (
     "*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json",
     "special_tokens_map.json", "added_tokens.json", "chat_template*", *TOKENIZER,
@@ -46,6 +45,9 @@ def local_folder(name: str) -> Path | None:
     """Return the folder of a model that is on this machine, by its path or hub name."""
     if Path(name).is_dir():
         return Path(name)
+    from huggingface_hub import snapshot_download  # not at once: engines are probed without it
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
     try:
         return Path(snapshot_download(name, local_files_only=True))
     except (HFValidationError, LocalEntryNotFoundError):

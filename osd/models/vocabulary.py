@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.integrations.gguf.reader import read_gguf_metadata
 
 from osd.models.encoder_decoder import has_encoder
+from osd.models.model_digest import TOKENIZER
 from osd.models.weights import first_line
 from storage.errors import KindMismatch, ModelNotLoaded, VocabularyMismatch
 
@@ -114,8 +115,6 @@ class SharedIds:
         return logits.index_fill(-1, self.barred, max(NEVER, torch.finfo(logits.dtype).min))
 
 
-FILES = ("tokenizer*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "tekken.json")
-"""What tokenizers are saved as."""
 PACKAGES = {
     "*.model": ("sentencepiece", "protobuf"),
     "*.spm": ("sentencepiece", "protobuf"),
@@ -132,8 +131,8 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase | None:
         return _packed_with(folder)
     try:
         if not folder.is_dir():
-            folder = Path(snapshot_download(str(name), allow_patterns=list(FILES)))
-        if not any(any(folder.glob(pattern)) for pattern in FILES):
+            folder = Path(snapshot_download(str(name), allow_patterns=list(TOKENIZER)))
+        if not any(any(folder.glob(pattern)) for pattern in TOKENIZER):
             return None
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(name), trust_remote_code=False)
     except Exception as error:  # every kind of tokenizer reads its files in its own way, and fails in its own

@@ -155,6 +155,12 @@ class OutcomeStore:
             query = query.where(OutcomeRow.finished_at >= since)
         return [Outcome(**{name: getattr(row, name) for name in LOGGED}) for row in self._db.scalars(query)]
 
+    def newest(self) -> dict[str, float]:
+        """Return when each server and engine finished the newest of its requests that the log holds, in Unix
+        seconds."""
+        query = select(OutcomeRow.worker, func.max(OutcomeRow.finished_at)).group_by(OutcomeRow.worker)
+        return {str(worker): float(at) for worker, at in self._db.rows(query)}
+
 
 def _is_new(session: Session, dialect: str, batch: str) -> bool:
     """Record the batch; False when it was recorded before. Two that send it at once wait for each other here."""

@@ -21,14 +21,13 @@ from typing import Any
 
 import torch
 
-from osd.attached.base import EngineFacts, EngineUnreachable, EngineUnsuited, RankVersion
+from osd.attached.base import PROXIED, EngineFacts, EngineUnreachable, EngineUnsuited, RankVersion
 from osd.attached.vllm.engine import COMPLETIONS, DRAFT_MODEL, VllmEngine, trial_prompt
 from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.models.model_digest import model_digest
 from osd.models.weights import read_weights
 from storage.versions.feature_kinds import feature_kind
 
-KIND = "vllm-proxied"
 ANSWERS, OUTPUT = 6, 32
 """Answers that tell which draft serves, and tokens of each."""
 TOP_K = 20
@@ -86,7 +85,7 @@ class StockVllm(VllmEngine):
         draft = str(self._draft)
         method = feature_kind(Path(draft)) or DRAFT_MODEL
         return EngineFacts(
-            self.name, KIND, version, target, digest, method, draft, gamma, True, TOP_K, None, False, (rank,), {}
+            self.name, PROXIED, version, target, digest, method, draft, gamma, True, TOP_K, None, False, (rank,), {}
         )
 
     def served(self) -> Sequence[RankVersion]:
@@ -194,7 +193,7 @@ class RestartHook:
         environment = {**os.environ, "OSD_ENGINE": engine, "OSD_URL": url, "OSD_VERSION": version}
         try:
             done = subprocess.run(
-                [*shlex.split(self.command), str(folder)], env=environment, timeout=self.seconds,
+                [*shlex.split(self.command), str(folder.absolute())], env=environment, timeout=self.seconds,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired:

@@ -24,10 +24,13 @@ from osd.attached.samples import HarvestedFrom
 from osd.attached.trials import selftest
 from osd.attached.vllm.engine import VllmEngine
 from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
+from osd.attached.vllm.stock import StockVllm
+from osd.cli.engines import engine_rows
 from osd.models.pair import load_model
 from storage.records import TokenKind, VersionState
 from storage.settings import Settings
 from storage.store import Store
+from tests.architecture.test_imports import ABSENT, run_without
 from tests.osd.attached.conftest import Attached, ask, attached, better, copy
 from tests.osd.attached.test_samples import answer_of
 from tests.support.fake_vllm import TOKEN, FakeEngine
@@ -219,3 +222,47 @@ def test_a_wrong_token_keeps_answers_out_and_the_plugin_says_so(
     ask(home.vllm, [5, 6])
     until(lambda: sender.counts["failures"])
     assert sender.counts["sent"] == 0
+
+
+def test_a_selftest_publishes_again_what_was_published_last(home: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("osd.attached.vllm.engine.VllmEngine.counters", lambda self: {})
+    home.attend()
+    newer = better(home.store, home.folders, home.root)
+    until(lambda: home.store.versions.serving("sql") == {"gpu-1": newer})
+    (before,) = home.client.served()
+    assert before.folder == str(home.store.versions.folder(home.store.versions.get(newer)))
+    assert selftest(home.client).same_ids
+    assert home.client.served() == [before] and before.version == newer
+    assert not home.trouble()
+
+
+def test_the_list_of_engines_says_what_each_answered(home: Attached) -> None:
+    home.attend()
+    home.store.engines.add("gpu-2", "http://127.0.0.1:9", "sql", {})
+    for n in range(4):
+        ask(home.vllm, [7 + n, 30, 41])
+    until(lambda: home.store.outcomes.acceptance() and home.store.outcomes.acceptance()[0].requests == 4)
+    (total,) = home.store.outcomes.acceptance()
+    mine, other = engine_rows(home.store)
+    assert (mine["requests"], mine["alpha"]) == (4, total.alpha) and 0 <= mine["age"] < 60
+    assert (other["requests"], other["alpha"], other["age"]) == (0, None, None)
+
+
+def test_an_engine_is_probed_and_added_without_what_decodes(home: Attached, tmp_path: Path) -> None:
+    """Each command runs in a process that would fail if it imported torch."""
+    url = home.vllm.url
+    commands = f"probe {url}", f"add {url} --draft sql", "list", "show gpu-1", "remove gpu-1"
+    code = (
+        "import os\n"
+        "from osd.cli.main import app\n"
+        f"os.environ['OSD_VLLM_TOKEN'] = {TOKEN!r}\n"
+        f"for words in {commands!r}:\n"
+        "    app(['engines', *words.split()], prog_name='osd', standalone_mode=False)\n"
+    )
+    run_without((*ABSENT, "huggingface_hub"), code, tmp_path / "another store")
+
+
+def test_the_facts_of_an_earlier_release_are_read(folders: dict[str, Path]) -> None:
+    noted = {"rank": 0, "process": "1.0", "version": None, "sha256": "f" * 64}
+    vllm = StockVllm("http://127.0.0.1:9", None, None, str(folders["draft"]), None, [noted])
+    assert vllm._rank is not None and vllm._rank.folder is None

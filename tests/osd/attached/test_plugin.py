@@ -13,11 +13,12 @@ from fastapi.testclient import TestClient
 from safetensors.torch import save_file
 
 from osd.attached.vllm.plugin.osd_vllm.lengths import lookup
+from osd.attached.vllm.plugin.osd_vllm.options import absolute
 from osd.attached.vllm.plugin.osd_vllm.routes import remember_tokens
 from osd.attached.vllm.plugin.osd_vllm.weights import Refused, check, shapes, weights_digest
 from osd.demo import TARGET
 from osd.models.vocabulary import load_tokenizer
-from tests.support.fake_vllm import FakeEngine, make_app
+from tests.support.fake_vllm import PLUGIN_FOLDER, TOKEN, FakeEngine, make_app
 
 EMBEDDINGS = torch.arange(12.0).view(6, 2)
 SHARED = {"model.embed_tokens.weight": EMBEDDINGS}
@@ -98,3 +99,24 @@ def test_vllm_s_tokenizer_is_the_one_that_remembers(fake: FakeEngine) -> None:
 
 def test_the_plugins_lookup_reads_a_schedule_as_vllm_does() -> None:
     assert lookup([(1, 2, 4), (3, 4, 0)], 6, 3) == [0, 3, 3, 0, 0, 0, 0]
+
+
+def test_the_plugin_says_at_start_what_it_is_and_names_folders_as_they_are_found_from_anywhere(
+    fake: FakeEngine, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(folders["root"])
+    fake.vllm_config.speculative_config.model = "draft"
+    fake.worker.vllm_config.speculative_config.draft_model_config.model = "draft"
+    fake.target.name_or_path = "target"
+    with caplog.at_level("INFO", "vllm.osd"), TestClient(make_app(fake), headers={"X-OSD-Token": TOKEN}) as client:
+        found = client.get("/v1/osd/info").json()
+    assert f"osd_vllm {found['plugin']} from {PLUGIN_FOLDER / 'osd_vllm'}" in caplog.text and "gpu-1" in caplog.text
+    named = found["target"]["name"], found["speculation"]["draft"], found["workers"][0]["folder"]
+    assert named == tuple(str(folders[name]) for name in ("target", "draft", "draft"))
+
+
+def test_a_hub_name_is_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute("somebody/a-model") == "somebody/a-model"
+    (tmp_path / "somebody" / "a-model").mkdir(parents=True)
+    assert absolute("somebody/a-model") == str(tmp_path / "somebody" / "a-model")

@@ -27,6 +27,7 @@ from osd.attached.vllm.plugin.osd_vllm import sender
 from osd.attached.vllm.plugin.osd_vllm.options import Options
 from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.attached.vllm.stock import RestartHook, SpeculatedAnswer, StockVllm, agreement
+from osd.cli.engines import EngineOptions, client
 from osd.models.model_digest import model_digest
 from storage.records import Route, TokenKind, VersionState
 from storage.settings import Settings
@@ -189,6 +190,18 @@ def test_a_probe_says_what_is_missing(
     ]:
         with pytest.raises(EngineUnsuited, match=says):
             StockVllm(vllm.url, None, target, draft, None).probe()
+
+
+def test_folders_are_made_absolute_where_they_are_given(
+    folders: dict[str, Path], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders["root"])
+    given = EngineOptions("vllm-proxied", "target", Path("draft"))
+    engine: Any = client(settings, "http://127.0.0.1:9", given)
+    assert (engine._target, engine._draft) == (str(folders["target"]), folders["draft"])
+    (tmp_path / "hook.py").write_text("import sys; sys.exit(sys.argv[1])")
+    with pytest.raises(EngineUnsuited, match=f"said: {folders['better']}"):
+        RestartHook(f"{sys.executable} {tmp_path / 'hook.py'}", 30.0)("e", "http://e", Path("better"), "v1")
 
 
 def test_a_client_that_leaves_takes_the_request_with_it() -> None:

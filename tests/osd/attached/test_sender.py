@@ -164,7 +164,8 @@ def test_a_batch_that_is_wrong_does_not_hold_up_the_next(make: Make, collector: 
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [("TOKEN", "short", "at least 16 characters"), ("COLLECTOR", "http://10.0.0.1:8002", "in the clear"),
-     ("COLLECTOR", "nowhere", "no URL"), ("FOLDERS", "/no/such/folder", "no folder"), ("TOP_K", "many", "no number")],
+     ("COLLECTOR", "nowhere", "no URL"), ("FOLDERS", "/no/such/folder", "mkdir -p /no/such/folder"),
+     ("TOP_K", "many", "no number")],
 )  # fmt: skip
 def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str) -> None:
     monkeypatch.setenv("OSD_VLLM_TOKEN", TOKEN)

@@ -106,8 +106,13 @@ def _folders(given: str) -> tuple[Path, ...]:
     folders = tuple(Path(one).resolve() for one in given.split(os.pathsep) if one)
     for folder in folders:
         if not folder.is_dir():
-            raise BadOption(f"OSD_VLLM_FOLDERS: there is no folder {folder}.")
+            raise BadOption(f"OSD_VLLM_FOLDERS: there is no folder {folder}; make it: mkdir -p {folder}")
     return folders
+
+
+def absolute(name: str) -> str:
+    """Return a model's folder or file as it is found from any folder; a hub name stays as it is."""
+    return str(Path(name).absolute()) if Path(name).exists() else name
 
 
 def _number(name: str, default: int) -> int:

@@ -20,12 +20,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import State
 
 from . import KNOWN, __version__
-from .options import draft_file, gain_file, options, write_whole
+from .options import absolute, draft_file, gain_file, options, write_whole
 from .sender import sender
 from .weights import target_digests
 
 Facts = dict[str, Any]
-log = logging.getLogger("osd.vllm")
+log, started = logging.getLogger("osd.vllm"), logging.getLogger("vllm.osd")  # vLLM shows information of its own alone
 
 
 def _require_token(x_osd_token: Annotated[str, Header()] = "") -> None:
@@ -70,6 +70,8 @@ class OsdRoutes:
         """Note the engine, and ask for no more log-probabilities than it gives."""
         state.osd_engine, state.osd_args, state.osd_turn = engine_client, args, asyncio.Lock()
         sender().engine = options().engine or f"{socket.gethostname()}:{args.port}"
+        where = Path(__file__).parent
+        started.info("osd_vllm %s from %s: this vLLM is the engine %s", __version__, where, sender().engine)
         state.osd_target = asyncio.create_task(asyncio.to_thread(target_digests, args.model, args.revision))
         most = args.max_logprobs
         if 0 <= most < sender().k:
@@ -124,11 +126,12 @@ async def info(http: Request) -> Facts:
     state = http.app.state
     args, config = state.osd_args, state.osd_engine.vllm_config
     speculative = config.speculative_config
+    draft = getattr(speculative, "model", None)
     return {
         "engine": sender().engine, "plugin": __version__, "vllm": _vllm_version(), "process": os.getpid(),
-        "target": {"name": args.model, "revision": args.revision, "files": await state.osd_target},
+        "target": {"name": absolute(args.model), "revision": args.revision, "files": await state.osd_target},
         "speculation": None if speculative is None else {
-            "method": speculative.method, "draft": getattr(speculative, "model", None),
+            "method": speculative.method, "draft": draft and absolute(draft),
             "num_speculative_tokens": speculative.num_speculative_tokens,
             "draft_sample_method": getattr(speculative, "draft_sample_method", "greedy"),
         },

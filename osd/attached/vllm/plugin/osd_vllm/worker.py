@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .options import absolute
 from .weights import NotSeen, Refused, check, load_tensors, read, shapes, shared_parameters, sharers, weights_digest
 
 Facts = dict[str, Any]
@@ -29,7 +30,7 @@ class OsdWorker:
         served = getattr(self, "_osd_serves", None)
         if served is None and model is not None:
             digest = weights_digest(Path(config.model))
-            served = self._osd_serves = {"version": None, "sha256": digest, "folder": config.model}
+            served = self._osd_serves = {"version": None, "sha256": digest, "folder": absolute(config.model)}
         return {
             "rank": self.rank, "process": PROCESS,  # type: ignore[attr-defined]
             "drafter": type(getattr(runner, "drafter", getattr(runner, "speculator", None))).__name__,
