@@ -138,7 +138,7 @@ class RequestSamples:
     drafted: npt.NDArray[np.int32]
     """(m,) the token that the draft proposed there; the emitted token where the kind is UNDRAFTED."""
     topk_ids: npt.NDArray[np.int32]
-    """(m, k) the target's likeliest token ids, likeliest first."""
+    """(m, k) the target's likeliest token ids, likeliest first; k = 0 where texts alone were kept."""
     topk_logprobs: npt.NDArray[np.float16]
     """(m, k) their natural log-probabilities at temperature 1, before any warping."""
     outside: npt.NDArray[np.float32]
@@ -156,6 +156,11 @@ class RequestSamples:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    @property
+    def k(self) -> int:
+        """Tokens of the target's distribution that are kept at a position; none where texts alone are."""
+        return int(self.topk_ids.shape[1])
 
 
 @dataclass(frozen=True, slots=True)

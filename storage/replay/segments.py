@@ -8,7 +8,7 @@ route, tenant      string
 draft_version      string
 created_at         double              Unix seconds
 prompt_len         int32
-k                  int32               log-probabilities kept at a position
+k                  int32               log-probabilities kept at a position; 0 where texts alone were kept
 tokens             list<int32>         (n,) prompt and output
 positions          list<int32>         (m,)
 kinds              list<uint8>         (m,) 0 accepted, 1 rejected, 2 undrafted
@@ -134,7 +134,7 @@ def table(batch: Sequence[RequestSamples]) -> Any:
     for samples in batch:
         require_shapes(samples)
     columns: dict[str, Any] = {name: [getattr(samples, name) for samples in batch] for name in (*SCALARS, "target")}
-    columns["k"] = [samples.topk_ids.shape[1] for samples in batch]
+    columns["k"] = [samples.k for samples in batch]
     for name, dtype in LISTS.items():
         columns[name] = _list_column([_array(samples, name) for samples in batch], dtype)
     return pa.table({field.name: pa.array(columns[field.name], field.type) for field in schema()}, schema=schema())

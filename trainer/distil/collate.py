@@ -109,7 +109,7 @@ def collate(
     branches these stand behind their text.
     """
     indices = range(len(samples)) if indices is None else indices
-    k = min(s.topk_ids.shape[1] for s in samples) if kept is None else kept
+    k = min(s.k for s in samples) if kept is None else kept
     samples = [_cut(s, k) for s in samples]
     lengths = [context_length(s) for s in samples]
     size, counts = max(lengths), torch.tensor([count(s) for s in samples])

@@ -39,7 +39,7 @@ class TrainingData:
     replayed: list[RequestSamples]
     """Requests of earlier runs, newest first."""
     unusable: int = 0
-    """Requests left out: of another vocabulary, or not a distribution."""
+    """Requests left out: of another vocabulary, not a distribution, or texts alone where distributions are learned."""
 
     @property
     def all(self) -> list[RequestSamples]:
@@ -88,9 +88,10 @@ class Readable:
     """What it learns from beside the recorded distributions."""
 
     def among(self, some: Iterable[RequestSamples]) -> list[RequestSamples]:
-        """Return those of some requests, cut to the positions that the draft knows."""
+        """Return those of some requests, cut to the positions that the draft knows; texts alone where a target
+        reads them again."""
         found = usable(some, self.vocab_size, self.positions)
-        return found if self.lessons is None else list(filter(self.lessons.teacher.can_read, found))
+        return [s for s in found if (s.k if self.lessons is None else self.lessons.teacher.can_read(s))]
 
 
 def gather(store: Store, run: TrainingRun, learn: LearnSettings, readable: Readable) -> TrainingData:
@@ -136,11 +137,11 @@ def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
     run."""
     if not len(samples):
         return False
-    ids = samples.tokens.min(), samples.topk_ids.min(), samples.tokens.max() + 1, samples.topk_ids.max() + 1
+    ids = np.append(samples.tokens, samples.topk_ids)
     mass = np.exp(samples.topk_logprobs.astype(np.float32)).sum(axis=1) + samples.outside
     branches = samples.branches is None or _branches_are_usable(samples.branches, vocab_size)
     whole = (abs(mass - 1) < WHOLE).all()
-    return bool(min(ids) >= 0 and max(ids) <= vocab_size and is_sound(samples) and whole and branches)
+    return bool(ids.min() >= 0 and ids.max() < vocab_size and is_sound(samples) and whole and branches)
 
 
 def is_sound(samples: RequestSamples) -> bool:

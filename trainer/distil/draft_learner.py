@@ -96,7 +96,9 @@ class DraftLearner:
         if not self._material.positions(self._learn):
             student = self._learn.sampling == "student"
             what = "tokens behind a refused one" if student else f"{self._learn.positions} positions"
-            raise NothingToLearn(f"none of the requests has {what} to learn from", facts)
+            also = self._lessons is None and self._material.unusable
+            hint = " (learn.teacher = recompute learns from texts alone, too)" if also else ""
+            raise NothingToLearn(f"none of the requests has {what} to learn from{hint}", facts)
         return facts
 
     def _trainable(self) -> nn.Module:

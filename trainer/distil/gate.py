@@ -106,7 +106,7 @@ def score_both(
     lessons: Lessons | None = None,
 ) -> PairedScores | None:
     """Score both drafts on requests that neither was trained on; None when they have no positions."""
-    measure, judges = comparable(judges)
+    measure, judges = comparable(judges, lessons)
     if not judges:
         return None
     return PairedScores(measure, *(score(each, judges, between, lessons) for each in (current, other)))
@@ -141,10 +141,13 @@ def evidence_of(measure: Measure, result: Comparison, before: DraftScores, after
     return {"measure": measure, **facts, "confidence": result.confidence, **shares}
 
 
-def comparable(judges: Iterable[RequestSamples]) -> tuple[Measure, list[RequestSamples]]:
-    """Return the fair measure for these requests, and the requests with the positions it is taken at."""
+def comparable(
+    judges: Iterable[RequestSamples], lessons: Lessons | None = None
+) -> tuple[Measure, list[RequestSamples]]:
+    """Return the fair measure for these requests, and the requests with the positions it is taken at. Of texts alone,
+    with no target that reads them again (``lessons``), agreement is all that can be had."""
     kept = [s for s in judges if len(s.tokens) > s.prompt_len]
-    if any(only_mistakes(s) for s in kept):
+    if any(only_mistakes(s) or not (s.k or lessons) for s in kept):
         return "agreement", [whole_output(s) for s in kept]
     return "expected_acceptance", [s for s in kept if len(s)]
 

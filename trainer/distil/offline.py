@@ -110,6 +110,8 @@ def distil_offline(
     if mixer:
         learn = learn.model_copy(update={"sampling": "teacher"})  # of texts that are drawn already
         samples = [s for s in samples if 0 < s.prompt_len < len(s.tokens)]
+    else:
+        samples = [s for s in samples if s.k]  # no target reads texts alone here
     if not (samples if mixer else any(count(select(s, learn.positions, learn.sampling)) for s in samples)):
         raise BadInput(reason=_nothing(learn))
     model = _load(draft, training_device(settings.trainer))

@@ -163,8 +163,8 @@ class RecordedTeacher:
         self.shared = shared
 
     def can_read(self, samples: RequestSamples) -> bool:
-        """See :meth:`Teacher.can_read`: whether hidden states stand at all its positions."""
-        return lacks_hidden(samples) is None
+        """See :meth:`Teacher.can_read`: whether hidden states stand at all its positions, and distributions."""
+        return samples.k > 0 and lacks_hidden(samples) is None
 
     def complete(self, batch: TrainingBatch, samples: Sequence[RequestSamples]) -> TrainingBatch:
         """See :meth:`Teacher.complete`: a batch of the texts from the first kept hidden state on."""

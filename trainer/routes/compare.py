@@ -30,7 +30,8 @@ class Fit:
     draft: str
     version: str
     acceptance: float
-    """Mean over positions of Σ min(p, q) over the stored tokens, or of agreement where only mistakes were stored."""
+    """Mean over positions of Σ min(p, q) over the stored tokens, or of agreement where only mistakes or texts alone
+    were stored."""
     requests: int
     positions: int
 

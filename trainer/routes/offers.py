@@ -24,7 +24,7 @@ from storage.records import DraftVersion, RequestSamples
 from storage.settings import Settings
 from storage.store import Store
 from trainer.distil.checkpoints import load_current, load_trainable, positions_of, vocab_size
-from trainer.distil.data import usable
+from trainer.distil.data import Readable
 from trainer.distil.distil import DistilProgress, distil
 from trainer.distil.gate import judge, score_both
 
@@ -83,7 +83,7 @@ def read_traffic(
     version = store.versions.current(draft, target)
     current = load_current(store, version, device)
     ids = store.samples.recent(limit=limit, routes=routes, target=target)
-    samples = usable(store.samples.read(ids[::-1]), vocab_size(current), positions_of(current))
+    samples = Readable(vocab_size(current), positions_of(current)).among(store.samples.read(ids[::-1]))
     clusters = find_clusters([s.tokens.tolist() for s in samples], seed=seed)
     return Traffic(version, current, samples, clusters)
 

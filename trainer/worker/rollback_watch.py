@@ -108,7 +108,7 @@ class RollbackWatch:
         shared = None if lessons is None else lessons.teacher.shared
         now, then = (load_current(self.store, version, device, shared) for version in (current, parent))
         readable = Readable(vocab_size(now), positions_of(now), lessons)
-        measure, judges = comparable(readable.among(self.store.samples.read(requests)))
+        measure, judges = comparable(readable.among(self.store.samples.read(requests)), lessons)
         after, before = (score(draft, judges, lessons=lessons) for draft in (now, then))
         level = (1 - self.settings.gate.watch_confidence) / 2**self.looks
         return compare(after.positions, after.of(measure), before.of(measure), 1 - level)
