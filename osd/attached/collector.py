@@ -51,9 +51,10 @@ def make_collector(intake: Intake, token: str, most: int) -> FastAPI:
         return JSONResponse({"batch": batch.batch})
 
     @app.get("/v1/osd/serving/{engine:path}", dependencies=[known])
-    def serving(engine: str) -> dict[str, str | None]:
-        """Say which draft an engine drafts with now, for `osd attach --proxy` before it; null while it is not known."""
-        return {"sha256": intake.serves(engine)}
+    def serving(engine: str) -> dict[str, str | bool | None]:
+        """Say which draft an engine drafts with now, for `osd attach --proxy` before it, null while it is not known;
+        and whether texts alone are learned from, so that no log-probabilities need be asked for."""
+        return {"sha256": intake.serves(engine), "texts_alone": intake.texts_alone}
 
     @app.get("/health")
     def health() -> dict[str, str]:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from osd.attached.follower import EngineFollower
 from osd.attached.passes import DraftPass, Scorer
-from osd.attached.samples import HarvestBatch, HarvestedAnswer, HarvestedFrom, outcome_of, samples_of
+from osd.attached.samples import HarvestBatch, HarvestedAnswer, HarvestedFrom, no_distributions, outcome_of, samples_of
 from storage.errors import StoreError
 from storage.records import DEFAULT_ROUTE, DEFAULT_TENANT, RequestSamples, TokenKind
 from storage.settings import Settings
@@ -58,6 +58,8 @@ class Intake:
         """``followers`` are looked up by engine name at each batch; ``scorer`` reads what comes without distributions.
         Raises BadSetting for a hook that cannot be loaded, NothingReadsTokens."""
         self._store, self._followers, self._k = store, followers, settings.storage.top_k
+        self.texts_alone = settings.learn.teacher == "recompute"
+        """Whether texts are enough: the trainer's target reads them again."""
         self._redactor = store.samples.redactor.load()
         self._recover = DraftPass(store, settings.attach.device)
         self._lock = threading.Lock()
@@ -97,7 +99,9 @@ class Intake:
             self._read_later(batch.engine, known)
 
     def _read_later(self, engine: str, known: Sequence[tuple[HarvestedAnswer, HarvestedFrom]]) -> None:
-        """Leave to the target what the engine gave no distributions of."""
+        """Leave to the target what the engine gave no distributions of, where they are needed."""
+        if self.texts_alone:
+            return
         for answer, origin in known:
             for number, choice in enumerate(answer.choices):
                 if not choice.top_ids and not (self._late and self._late.read_later(engine, answer, number, origin)):
@@ -126,7 +130,8 @@ class Intake:
         counts.refused.labels(engine).inc(sum(int((one.kinds == TokenKind.REJECTED).sum()) for one in kept))
 
     def _samples(self, answer: HarvestedAnswer, origin: HarvestedFrom) -> list[RequestSamples]:
-        made = [samples_of(answer, number, origin, self._k, self._recover) for number in range(len(answer.choices))]
+        score, numbers = no_distributions if self.texts_alone else None, range(len(answer.choices))
+        made = [samples_of(answer, number, origin, self._k, self._recover, score) for number in numbers]
         return [one for one in made if one is not None]
 
     def _origin(

@@ -7,12 +7,8 @@ has may stop, start and fail, and answers pass.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import socket
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -26,8 +22,6 @@ from osd.attached.vllm.plugin.osd_vllm.sender import Sender
 log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 """Seconds between two questions which draft serves."""
-PATIENCE = 5.0
-"""Seconds until the collector must have said so."""
 
 
 class HarvestProxy:
@@ -54,18 +48,11 @@ class HarvestProxy:
         from."""
         while True:
             try:
-                self.sender.serving = await asyncio.to_thread(self._ask_serving)
+                self.sender.serving = await asyncio.to_thread(self.sender.ask_collector)
             except Exception as error:  # whatever it says, it is asked again
                 self.sender.serving = None
                 log.debug("which draft serves is not known: %s", error)
             await asyncio.sleep(POLL_SECONDS)
-
-    def _ask_serving(self) -> str | None:
-        url = f"{self.options.collector}/v1/osd/serving/{urllib.parse.quote(self.options.engine or '', safe='')}"
-        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.options.token}"})
-        with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
-            found: str | None = json.loads(answer.read())["sha256"]
-            return found
 
 
 def run(proxy: HarvestProxy, bound: socket.socket) -> None:

@@ -183,6 +183,12 @@ def samples_of(
     )  # fmt: skip
 
 
+def no_distributions(tokens: Sequence[int], begin: int) -> TopKLogprobs:
+    """Take the place of a target that reads, where texts are enough: none of its tokens, all mass outside them."""
+    m = len(tokens) - begin
+    return TopKLogprobs(np.empty((m, 0), np.int32), np.empty((m, 0), np.float32), np.ones(m, np.float32))
+
+
 def request_id(answer: HarvestedAnswer, number: int) -> str:
     """Return the id of an answer's choice in the store."""
     return answer.id if number == 0 else f"{answer.id}-{number}"

@@ -75,9 +75,9 @@ def attach(here: CommandContext, options: ProxyOptions) -> None:
 
 
 def _scorer(settings: Settings) -> Scorer | None:
-    """Load the target that reads answers which come without distributions; None where the settings name none. Raises
-    ModelNotLoaded, BadSetting."""
-    if settings.attach.target is None:
+    """Load the target that reads answers which come without distributions; None where the settings name none, or
+    texts are enough. Raises ModelNotLoaded, BadSetting."""
+    if settings.attach.target is None or settings.learn.teacher == "recompute":
         return None
     from osd.attached.passes import Scorer
     from osd.models.pair import choose_device, load_model

@@ -17,6 +17,7 @@ from osd.cli.out import Format, Output, columns, note, print_json, print_table, 
 from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings
+from storage.versions.feature_kinds import FEATURE_KINDS
 
 if TYPE_CHECKING:
     from osd.attached.base import EngineFacts, ServingEngine
@@ -66,6 +67,22 @@ def add(
         register_draft(store, draft, facts)
         engine = store.engines.add(facts.name, url.rstrip("/"), draft, asdict(facts))
     note(f"{engine.name} is attached as a server of the draft {draft}. `osd attach` attends to it.")
+    note(what_is_harvested(facts, here.settings.learn.teacher))
+
+
+def what_is_harvested(facts: EngineFacts, teacher: str) -> str:
+    """Say what is harvested of an engine where this is ``learn.teacher``, and what that costs the engine."""
+    again = "texts alone are harvested, of all answers, at next to no cost; the trainer's target reads them again"
+    if facts.kind == "sglang":
+        return "Its answers are not harvested (docs/vllm.md)."
+    if facts.method in FEATURE_KINDS:
+        lacking = "" if teacher == "recompute" else ". Set it, and serve.target: nothing is learned until then"
+        hidden = f"A draft of {facts.method} learns from hidden states, which vLLM does not hand over"
+        return f"{hidden}. With learn.teacher = recompute {again}{lacking}."
+    if teacher == "recompute":
+        return f"With learn.teacher = recompute {again}."
+    where = "at 100 positions a second (OSD_VLLM_POSITIONS) about 1.5 % of its speed, at all 10 %"
+    return f"With learn.teacher = recorded the {facts.top_k} likeliest tokens are harvested, which costs vLLM {where}."
 
 
 @app.command("list")

@@ -222,4 +222,5 @@ class AttachSettings(Section):
     """Where the draft runs that recovers refused tokens, and the target of attach.target: cpu, cuda or cuda:N."""
     target: str | None = None
     """Folder or hub name of the engines' target. It reads answers that came without the likeliest tokens (beyond
-    OSD_VLLM_POSITIONS, with OSD_VLLM_TOP_K=0, or because a client asked for its own); None: those are counted only."""
+    OSD_VLLM_POSITIONS, with OSD_VLLM_TOP_K=0, or because a client asked for its own); None: those are
+    counted only. No use with learn.teacher = "recompute", which needs texts alone."""

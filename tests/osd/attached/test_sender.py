@@ -26,6 +26,9 @@ class Collector:
     def __init__(self, port: int = 0) -> None:
         self.batches: list[dict[str, Any]] = []
         self.status = 200
+        self.says: dict[str, Any] | None = None
+        """What it says of a draft that serves; None for a collector that knows of no such question."""
+        self.paths: list[str] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -38,6 +41,13 @@ class Collector:
                 self.send_response(outer.status)
                 self.end_headers()
                 self.wfile.write(json.dumps({"batch": batch["batch"]}).encode())
+
+            def do_GET(self) -> None:
+                assert self.headers["authorization"] == f"Bearer {TOKEN}"
+                outer.paths.append(self.path)
+                self.send_response(404 if outer.says is None else 200)
+                self.end_headers()
+                self.wfile.write(json.dumps(outer.says).encode())
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -198,3 +208,23 @@ def test_pieces_are_the_json_of_the_whole() -> None:
         ],
     }  # fmt: skip
     assert json.loads(encode(value)) == value
+
+
+def test_a_collector_says_whether_texts_are_enough_and_an_older_one_does_not(make: Make, collector: Collector) -> None:
+    sender = make(collector.port, POSITIONS="10", ENGINE="a host:8000")
+    collector.says = {"sha256": "d" * 64}
+    assert sender.ask_collector() == "d" * 64 and sender.depth() == sender.k
+    collector.says = {"sha256": None, "texts_alone": True}
+    assert sender.ask_collector() is None and sender.depth() == 0
+    assert collector.paths == ["/v1/osd/serving/a%20host%3A8000"] * 2
+    for n in range(9):
+        sender.put({"n": n, "choices": [{"top_ids": []}]})
+    collector.says = None
+    with pytest.raises(OSError, match="404"):
+        sender.ask_collector()
+    assert sender.depth() == 0, "what it said last holds"
+    until(lambda: sender.counts["sent"] == 9)
+    assert not sender.counts["counted"] and collector.answers() == list(range(9))
+    collector.says = {"sha256": None, "texts_alone": False}
+    sender.ask_collector()
+    assert sender.depth() == sender.k

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,6 +84,11 @@ class OsdRoutes:
 
 
 async def _watch(engine: Any) -> None:
+    """Keep what the sender knows fresh."""
+    await asyncio.gather(_follow_version(engine), _heed_collector())
+
+
+async def _follow_version(engine: Any) -> None:
     """Keep what the sender knows of the version fresh: another API server of this vLLM may have published."""
     while True:
         try:
@@ -90,6 +96,14 @@ async def _watch(engine: Any) -> None:
         except Exception as error:
             sender().serving = None
             log.warning("the workers do not say what drafts: %s", error)
+        await asyncio.sleep(2.0)
+
+
+async def _heed_collector() -> None:
+    """Keep fresh what the collector wants: it may be started later, or again with other settings."""
+    while options().collector:
+        with suppress(Exception):  # it is away, or says something else
+            await asyncio.to_thread(sender().ask_collector)
         await asyncio.sleep(2.0)
 
 

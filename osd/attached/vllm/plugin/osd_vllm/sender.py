@@ -17,6 +17,7 @@ import ssl
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 import uuid
 from collections import Counter
@@ -28,13 +29,15 @@ from .options import Options, options
 
 Json = dict[str, Any]
 log = logging.getLogger("osd.vllm")
-ROUTE = "/v1/osd/harvest"
+ROUTE, SERVING = "/v1/osd/harvest", "/v1/osd/serving/"
 BATCH = 64
 """Answers of a batch at most."""
 WAIT = 0.5
 """Seconds that an answer waits for others."""
 PATIENCE = 10.0
-"""Seconds until the collector must have answered."""
+"""Seconds until the collector must have taken a batch."""
+ASKED = 5.0
+"""Seconds until it must have said what it wants."""
 AGAIN = 2.0
 """Seconds after a failure until the next try."""
 ROWS = 64
@@ -51,13 +54,16 @@ class Sender:
         self.shows_metrics, self.tenant_header = options.shows_metrics, options.tenant_header
         self.counts: Counter[str] = Counter()
         """Answers ``taken``, ``sent``, ``spooled``, ``dropped``, ``skipped`` (not all of it was seen), ``failed``, and
-        ``counted``: those without distributions, beyond OSD_VLLM_POSITIONS or because a client asked for its own."""
+        ``counted``: those without distributions that were wanted, beyond OSD_VLLM_POSITIONS or because a client asked
+        for its own."""
         self.engine = options.engine or "vllm"
         """This vLLM's name."""
         self.harvests = False
         """Whether the middleware is in place."""
         self.serving: str | None = None
         """Digest of the draft that serves; None until somebody has asked the workers, and where ranks differ."""
+        self.texts_alone = False
+        """Whether the collector learns from texts alone: no likeliest tokens are asked for, and every text is whole."""
         self._queue: queue.Queue[Json] = queue.Queue(options.queue)
         self._spool = Spool(options.spool, options.spool_mb << 20) if options.spool else None
         self._context = ssl.create_default_context()
@@ -77,8 +83,10 @@ class Sender:
         self._thread.join(PATIENCE + AGAIN)
 
     def depth(self) -> int:
-        """Return how many of the likeliest tokens the next answer is asked for: none while positions of a second to
-        come were harvested already. vLLM takes time for each of them."""
+        """Return how many of the likeliest tokens the next answer is asked for: none where texts are enough,
+        and while positions of a second to come were harvested already. vLLM takes time for each of them."""
+        if self.texts_alone:
+            return 0
         most, now = self.options.positions, time.monotonic()
         if not most:
             return self.k
@@ -89,12 +97,25 @@ class Sender:
         """Take a record, or drop it where too many wait."""
         harvested = sum(len(choice["top_ids"]) for choice in record["choices"])
         self._left -= harvested
-        self.counts["counted"] += not harvested
+        self.counts["counted"] += not (harvested or self.texts_alone)
         try:
             self._queue.put_nowait(record)
             self.counts["taken"] += 1
         except queue.Full:
             self.counts["dropped"] += 1
+
+    def ask_collector(self) -> str | None:
+        """Ask the collector whether texts are enough, and return the digest of what drafts here, as far as it knows.
+        Raises whatever comes of one that is away or says something else; what it said last holds then."""
+        if self.options.collector is None:
+            return None
+        url = self.options.collector.rstrip("/") + SERVING + urllib.parse.quote(self.engine, safe="")
+        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.options.token}"})
+        with urllib.request.urlopen(asked, timeout=ASKED, context=self._context) as answer:
+            said = json.loads(answer.read())
+        self.texts_alone = said.get("texts_alone") is True  # an older collector does not say
+        found: str | None = said["sha256"]
+        return found
 
     def failed(self, error: Exception) -> None:
         """Count an answer that could not be read; the first of them is logged."""
