@@ -17,6 +17,7 @@ from osd.cli.out import Output, count, counted, note
 from osd.cli.replay import app
 from storage.errors import BadInput, BadPromptFile, ModelNotLoaded
 from storage.records import DEFAULT_ROUTE, Route
+from storage.versions.feature_kinds import EAGLE, MEDUSA, feature_kind
 
 if TYPE_CHECKING:
     from osd.models.model import Model as LoadedModel
@@ -39,7 +40,7 @@ class ReadingOptions:
     target: Model | None = None
     """The target that reads JSON lines. Default: serve.target."""
     draft: Model | None = None
-    """The draft that is to learn, where the store has none yet. Default: serve.draft."""
+    """The draft that is to learn, where the store has none yet; Medusa, EAGLE and EAGLE-3 too. Default: serve.draft."""
     route: Name = DEFAULT_ROUTE
     """The route that JSON lines belong to."""
 
@@ -95,10 +96,12 @@ def import_conversations(here: CommandContext, file: Path, reading: ReadingOptio
     with here.store() as store:
         model, tokenizer = load_model(named, choose_device(serve.device), serve.dtype), load_tokenizer(named)
         store.samples.redactor.load(lambda: tokenizer)
-        scorer, hidden = Scorer(model, here.settings.storage.top_k, serve.max_length), serve.record_hidden_states
+        scorer = Scorer(model, here.settings.storage.top_k, serve.max_length)
         read = row_reader(here.settings, model, tokenizer, scorer.length)
-        version = begin_draft(store, model, reading, serve.draft).id
-        scored = score_conversations(file, read, scorer, route=reading.route, version=version, hidden=hidden)
+        version = begin_draft(store, model, reading, serve.draft)
+        kept = version.kind in (MEDUSA, EAGLE) and here.settings.learn.teacher == "recorded"  # EAGLE-3 reads others
+        hidden = serve.record_hidden_states or kept
+        scored = score_conversations(file, read, scorer, route=reading.route, version=version.id, hidden=hidden)
         batches = UsableBatches(scored)
         done = store.samples.add_counted(batches)
         store.trail.note("replay import", file.name, asdict(done))
@@ -148,11 +151,17 @@ def begin_draft(store: Store, target: LoadedModel, reading: ReadingOptions, defa
 
 def fitting_folder(draft: str, target: LoadedModel) -> Path:
     """Return a draft's folder on this machine, once it was seen to fit the target. Raises ModelNotLoaded,
-    VocabularyMismatch."""
+    VocabularyMismatch, FeatureDraftNotLoaded, FeatureDraftMismatch."""
     from osd.engine.session import in_folder
+    from osd.models.features.decoder import load_feature_model
+    from osd.models.model_digest import local_folder
     from osd.models.pair import load_model
     from osd.models.vocabulary import check_vocabularies, load_tokenizer
 
+    folder = local_folder(draft)
+    if folder is not None and feature_kind(folder):
+        load_feature_model(folder, target)
+        return folder
     loaded = in_folder(load_model(draft, target.device))
     check_vocabularies(target, loaded, load_tokenizer(target.name), load_tokenizer(draft))
     return Path(loaded.name)
