@@ -92,7 +92,8 @@ class VllmEngine(ServingEngine):
 
     def _refusal(self, status: int, said: str, path: str) -> EngineError:
         if status == 404 and path.startswith("/v1/osd/"):
-            reason = "it has no osd plugin; install osd-llm-vllm beside vLLM and start it with VLLM_PLUGINS=osd"
+            reason = "it has no osd plugin; install osd-llm-vllm beside vLLM and start it with VLLM_PLUGINS=osd, and "
+            reason += "without VLLM_USE_RUST_FRONTEND, which runs no plugin of Python's"
             return self._unsuited(reason)
         if status == 401:
             reason = detail(said) if "X-OSD-Token" in said else "it wants its API key (attach.api_key)"
@@ -116,6 +117,8 @@ def wrong_with(found: Mapping[str, Any]) -> str | None:
         return "it runs without speculation; start it with --speculative-config"
     if speculation["method"] not in METHODS:
         return f"it drafts by {speculation['method']!r}, and osd trains drafts of the methods {', '.join(METHODS)}"
+    if speculation.get("quantised_head"):
+        return "its draft's output layer is quantised; start it without draft_lm_head_quantization"
     if mode != "raw_logprobs":
         return f"its log-probabilities are {mode}; start it with --logprobs-mode raw_logprobs"
     if found["spec_decode_metrics"] != "detailed":

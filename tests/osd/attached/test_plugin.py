@@ -12,6 +12,7 @@ import torch
 from fastapi.testclient import TestClient
 from safetensors.torch import save_file
 
+from osd.attached.vllm.engine import wrong_with
 from osd.attached.vllm.plugin.osd_vllm.lengths import lookup
 from osd.attached.vllm.plugin.osd_vllm.options import absolute
 from osd.attached.vllm.plugin.osd_vllm.routes import remember_tokens
@@ -120,3 +121,33 @@ def test_a_hub_name_is_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert absolute("somebody/a-model") == "somebody/a-model"
     (tmp_path / "somebody" / "a-model").mkdir(parents=True)
     assert absolute("somebody/a-model") == str(tmp_path / "somebody" / "a-model")
+
+
+def test_each_data_parallel_engine_is_asked_and_takes_a_version_or_none_does(
+    fake: FakeEngine, folders: dict[str, Path]
+) -> None:
+    """vLLM's own call gives the first engine's answers alone."""
+    engines = [fake, FakeEngine(folders["target"], folders["draft"], 3)]
+
+    async def ask_all(_: str, method: str, __: None, args: tuple[Any, ...], ___: None) -> list[list[Any]]:
+        return [await one.collective_rpc(method, args) for one in engines]
+
+    fake.engine_core = SimpleNamespace(call_utility_all_async=ask_all)  # type: ignore[attr-defined]
+    digest = weights_digest(folders["better"])
+    asked = {"folder": str(folders["better"]), "sha256": digest, "version": "v1"}
+    with TestClient(make_app(fake), headers={"X-OSD-Token": TOKEN}) as client:
+        second, check_second = engines[1].worker, engines[1].worker.osd_draft_check
+        second.osd_draft_check = lambda *_: {"refused": "no such folder here", "unseen": True}
+        assert client.post("/v1/osd/publish", json=asked).status_code == 409
+        assert {one["version"] for one in client.get("/v1/osd/version").json()} == {None}
+        second.osd_draft_check = check_second
+        assert client.post("/v1/osd/publish", json=asked).status_code == 200
+        found = [(one["rank"], one["version"], one["sha256"]) for one in client.get("/v1/osd/version").json()]
+    assert found == [(0, "v1", digest), (1, "v1", digest)]
+
+
+@pytest.mark.parametrize(("field", "value"), [("draft_lm_head_quantization", "fp8")])
+def test_what_cannot_be_published_to_is_named(fake: FakeEngine, field: str, value: str) -> None:
+    setattr(fake.vllm_config.speculative_config, field, value)
+    with TestClient(make_app(fake), headers={"X-OSD-Token": TOKEN}) as client:
+        assert field in str(wrong_with(client.get("/v1/osd/info").json()))

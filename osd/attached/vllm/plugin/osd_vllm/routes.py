@@ -107,8 +107,20 @@ async def _heed_collector() -> None:
         await asyncio.sleep(2.0)
 
 
+async def _ask_each(engine: Any, method: str, *args: str) -> list[Facts]:
+    """Call a method of every worker, those of each data parallel engine: vLLM's own call returns the first engine's."""
+    ask_all = getattr(getattr(engine, "engine_core", None), "call_utility_all_async", None)
+    if ask_all is None:
+        return list(await engine.collective_rpc(method, args=args))
+    by_engine = await ask_all("collective_rpc", method, None, args, None)
+    return [
+        {**facts, "rank": number * len(workers) + rank}
+        for number, workers in enumerate(by_engine) for rank, facts in enumerate(workers)
+    ]  # fmt: skip
+
+
 async def _served(engine: Any) -> list[Facts]:
-    workers: list[Facts] = await engine.collective_rpc("osd_draft_info")
+    workers = await _ask_each(engine, "osd_draft_info")
     known = {worker["sha256"] for worker in workers}
     sender().serving = known.pop() if len(known) == 1 else None
     return workers
@@ -148,6 +160,7 @@ async def info(http: Request) -> Facts:
             "method": speculative.method, "draft": draft and absolute(draft),
             "num_speculative_tokens": speculative.num_speculative_tokens,
             "draft_sample_method": getattr(speculative, "draft_sample_method", "greedy"),
+            "quantised_head": bool(getattr(speculative, "draft_lm_head_quantization", None)),
         },
         "logprobs_mode": config.model_config.logprobs_mode, "max_logprobs": args.max_logprobs, "top_k": sender().k,
         "spec_decode_metrics": getattr(config.observability_config, "per_request_spec_decode_metrics", None),
@@ -171,12 +184,12 @@ async def publish(http: Request, body: PublishBody) -> Facts:
     state = http.app.state
     async with state.osd_turn:
         engine = state.osd_engine
-        checked = await engine.collective_rpc("osd_draft_check", args=(str(folder), body.sha256))
+        checked = await _ask_each(engine, "osd_draft_check", str(folder), body.sha256)
         if refused := next((rank for rank in checked if rank["refused"]), None):
-            await engine.collective_rpc("osd_draft_release")
+            await _ask_each(engine, "osd_draft_release")
             raise HTTPException(409 if refused["unseen"] else 422, refused["refused"])
         try:
-            loaded = await engine.collective_rpc("osd_draft_load", args=(body.sha256, body.version))
+            loaded = await _ask_each(engine, "osd_draft_load", body.sha256, body.version)
         except Exception as error:
             raise HTTPException(422, _sentence(error)) from None
         await engine.update_weight_version(body.version)

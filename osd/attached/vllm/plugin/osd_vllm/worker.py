@@ -71,10 +71,10 @@ class OsdWorker:
         self._osd_serves = {"version": version, "sha256": sha256, "folder": folder}
         return {"rank": self.rank, "process": PROCESS, "tensors": count, **self._osd_serves}  # type: ignore[attr-defined]
 
-    def osd_draft_release(self) -> bool:
+    def osd_draft_release(self) -> Facts:
         """Drop what was checked: another rank has refused it."""
         self._osd_checked = ("", "", {})
-        return True
+        return {}
 
     def _osd_draft(self) -> tuple[Any, Any]:
         """Return the draft's module and vLLM's configuration of it; None twice where there is none on this rank."""
