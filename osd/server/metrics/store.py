@@ -98,9 +98,10 @@ class StoreCollector(GroupCollector):
             families.add(m.ATTACHED_UP, engine.name in alive, engine.name, engine.draft)
             for version in self.store.versions.served_by(engine.name).values():
                 families.add(m.ATTACHED_VERSION, self.store.versions.get(version).number, engine.name, engine.draft)
-            if (gain := engine.facts.get("gain")) and gain["gain"] is not None:
-                families.add(m.ATTACHED_GAIN, gain["gain"], engine.name)
-                families.add(m.ATTACHED_DRAFTING, any(one["length"] for one in gain["batches"]), engine.name)
+            if said := engine.facts.get("gain"):
+                families.add(m.ATTACHED_DRAFTING, any(one["length"] for one in said["batches"]), engine.name)
+                if said["gain"] is not None:
+                    families.add(m.ATTACHED_GAIN, said["gain"], engine.name)
             for name, metric in m.ATTACHED_SUMS.items():
                 families.add(metric, getattr(sums.get(engine.name), name, 0), engine.name)
 

@@ -16,6 +16,7 @@ from osd.attached.attach import Attachment
 from osd.attached.vllm.engine import PAUSED, VllmEngine
 from osd.attached.vllm.plugin.osd_vllm.lengths import LiveLengths
 from osd.attached.vllm.plugin.osd_vllm.options import gain_file
+from osd.cli.engine_gain import verdict
 from osd.cli.main import app
 from osd.server.metrics.store import StoreCollector
 from storage.settings import Settings
@@ -93,6 +94,12 @@ def test_what_is_measured_is_told_beside_the_file(tmp_path: Path) -> None:
     lengths._tell()
     told = json.loads(gain_file(tmp_path / "gamma").read_text())
     assert told["gain"] == 1.0 and not told["fixed"] and [batch["length"] for batch in told["batches"]] == [0]
+    (tmp_path / "gamma").write_text("[[1, 4, 3]]")
+    lengths._read()
+    lengths._tell()
+    told = json.loads(gain_file(tmp_path / "gamma").read_text())
+    assert told["gain"] is None and told["fixed"] and [batch["length"] for batch in told["batches"]] == [3]
+    assert verdict(told) == "drafts with lengths that were set"
 
 
 def osd(settings: Settings, *arguments: str) -> Any:

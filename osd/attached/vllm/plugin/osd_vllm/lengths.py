@@ -100,6 +100,8 @@ class LiveLengths:
 
     def _tell(self) -> None:
         told = {**self.meter.told(), "fixed": self._fixed is not None, "at": time.time()}
+        if self._fixed is not None:  # nothing is compared then
+            told |= {"gain": None, "batches": [{**one, "length": self[one["rows"]]} for one in told["batches"]]}
         try:
             write_whole(gain_file(self._path), json.dumps(told))
         except OSError as error:
