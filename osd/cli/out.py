@@ -242,7 +242,8 @@ FORMATS = {
         NUMBER: "batch best rank requests_per_minute running token tokens_per_minute wanted",
         Format(signed, right=True): "apart difference high low precision_gain recall_gain",
         Format(size, right=True, whole=True): "bytes bytes_saved hidden_bytes",
-        Format(seconds, right=True): "age decode_seconds net_gain_seconds seconds training_seconds without_seconds",
+        Format(seconds, right=True): "age decode_seconds net_gain_seconds pays_in_seconds seconds training_seconds "
+        "without_seconds",
         Format(lambda place: str(place + 1), right=True): "position",
         Format(whole=True): "action controller draft engine id key measured name part route subject tenant true "
         "version who worker",

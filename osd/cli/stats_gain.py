@@ -31,10 +31,12 @@ COST = columns(
     {"flops_saved": Format(_flops, right=True)},
     draft="draft", emitted="tokens", flops_saved="FLOPs saved", bytes_saved="reading saved",
     decode_seconds="decoding", without_seconds="without a draft", training_seconds="training",
-    net_gain_seconds="net gain", update_share="training /decoding",
+    net_gain_seconds="net gain", update_share="training /decoding", pays_in_seconds="pays for itself in",
 )  # fmt: skip
+TWO, WHOLE = Format("{:.2f}".format, right=True), Format("{:.0f}".format, right=True)
 ENGINES = columns(
-    {"rate": NUMBER, "without": NUMBER},
+    {"rate": WHOLE, "without": WHOLE, "rows": NUMBER, "length": NUMBER, "accepted": TWO}
+    | dict.fromkeys(("gain", "error", "break_even"), TWO),
     engine="engine", rows="requests", length="drafts", rate="tokens/s", without="tokens/s without", gain="gain",
     error="±", accepted="accepted /drafted", break_even="pays from", verdict="",
 )  # fmt: skip
@@ -52,7 +54,8 @@ def gain(
 
     FLOPs and bytes follow from counts and model sizes (OSD, appendices A.4 and A.5); each request is counted as if it
     were alone in its batch. Net gain is decode seconds saved − training seconds; saved is against rounds without a
-    draft, whose time is measured where there are such rounds and else fitted.
+    draft, whose time is measured where there are such rounds and else fitted. Training pays for itself once the gains
+    of the versions that served, as the gate measured them, have saved what it took; 0: it has.
 
     By engine: tokens a second with and without drafting, as each attached engine measures them in turns on its own
     traffic, what is learned beside it included, and the acceptance from which drafting pays there.
@@ -60,6 +63,7 @@ def gain(
     Examples: `osd stats gain --since 7d --target models/target`, `osd stats gain --by engine`
     """
     from osd.cli.stats_picture import bars
+    from storage.insights.runs import pay_backs
     from storage.insights.service import Answers
 
     with here.store() as store:
@@ -70,7 +74,8 @@ def gain(
             return
         large = _target(target, here)
         answer = Answers(store).cost(wanted.window(), target=large)
-    rows = [row.as_dict() for row in answer.rows]
+        paid = {row.draft: row.pays_in_seconds for row in pay_backs(store)}
+    rows = [row.as_dict() | {"pays_in_seconds": paid.get(row.draft)} for row in answer.rows]
     assumption = _assumption(answer)
     output.show(
         rows, COST, lambda: bars(rows, ["draft"], "net_gain_seconds", "net gain, seconds"),
