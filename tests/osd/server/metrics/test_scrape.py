@@ -92,7 +92,7 @@ def test_osd_s_own(store: Store) -> None:
 
 
 def test_every_declared_metric_is_there_and_no_other(store: Store) -> None:
-    store.engines.add("gpu-1", "http://gpu-1:8000", "default", {})
+    store.engines.add("gpu-1", "http://gpu-1:8000", "default", {"gain": {"gain": 1.2, "batches": [{"length": 3}]}})
     store.versions.mark_serving(store.versions.current("default").id, "gpu-1")
     shown = {name for name, _ in scrape(StoreCollector(store))}
     assert shown == {metric.shown for metric in families.STORE}
