@@ -90,6 +90,14 @@ def test_it_is_never_slower_than_without_a_draft_and_near_the_best_length(cost: 
     assert abs(told["gain"] - late.gain) < 3 * told["error"] + 0.05
 
 
+def test_a_turn_ends_where_no_step_tells_anything() -> None:
+    meter, drafting = GainMeter(MOST), 0
+    for number in range(2000):
+        drafting += meter.length(4) > 0
+        meter.other_step() if number % 40 else meter.step(4, meter.length(4), 0.1, 4)
+    assert 0 < drafting < 0.1 * 2000
+
+
 def test_a_worse_draft_is_let_go_and_a_better_one_taken_up() -> None:
     meter = GainMeter(MOST)
     for chance, drafts in ((0.8, True), (0.05, False), (0.8, True)):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
@@ -97,7 +96,6 @@ class GainMeter:
 
     def __init__(self, most: int) -> None:
         """``most``: num_speculative_tokens."""
-        self.most = most
         self.lengths = sorted({length for length in (1, 2, 3, 4, 6, 8, 12, 16, most) if length <= most})
         self.acceptance = Acceptance(most)
         self._batches: dict[int, _Batch] = defaultdict(_Batch)
@@ -105,8 +103,8 @@ class GainMeter:
         """The length of the turn that runs; None between turns."""
         self._due = {"plain": 0, "other": 4 * TURN}
         """Steps until the next turn without a draft, and until that with another length."""
-        self._left = self._settling = 0
-        """Steps until the turn ends; steps that are not looked at."""
+        self._left = self._settling = self._longest = 0
+        """Steps until the turn ends; steps that are not looked at; steps until it ends whatever they tell."""
         self._fresh = FRESH
         self._tokens = self._seconds = 0.0
 
@@ -125,11 +123,22 @@ class GainMeter:
         if drafted:
             self.acceptance.add(drafted, accepted)
 
-    def step(self, rows: int, length: int, seconds: float, tokens: int) -> None:
-        """Note a step in which every row decoded and verified ``length`` drafted tokens, and drafted as many."""
+    def decoded(self, rows: int, seconds: float, tokens: int) -> None:
+        """Note the speed of a step in which every row decoded."""
         batch = self._batches[_size(rows)]
         self._tokens, self._seconds = 0.999 * self._tokens + tokens, 0.999 * self._seconds + seconds
         batch.seen = 0.999 * batch.seen + seconds
+
+    def other_step(self) -> None:
+        """Note a step that tells nothing: a prefill, or rows of several lengths. A turn does not last for ever."""
+        self._longest -= 1
+        if self._arm is not None and self._longest <= 0:
+            self._end()
+
+    def step(self, rows: int, length: int, seconds: float, tokens: int) -> None:
+        """Note a step in which every row decoded and verified ``length`` drafted tokens, and drafted as many."""
+        batch = self._batches[_size(rows)]
+        self.decoded(rows, seconds, tokens)
         if self._settling > 0 or length != self.length(rows):
             self._settling -= 1
         elif self._arm is None:
@@ -141,6 +150,8 @@ class GainMeter:
             self._begin_if_due(batch)
         elif self._left <= 0:
             self._end()
+        else:
+            self.other_step()
 
     def _begin_if_due(self, batch: _Batch) -> None:
         """Begin a turn: without a draft, or with the length of which most is to be learned."""
@@ -149,7 +160,7 @@ class GainMeter:
             self._due[kind] -= 1
             if wanted and self._arm is None and self._due[kind] <= 0:
                 self._arm = 0 if kind == "plain" else max(others, key=lambda length: self._hope(batch, length))
-                self._left, self._settling = TURN, SETTLE
+                self._left, self._settling, self._longest = TURN, SETTLE, 4 * TURN
 
     def _end(self) -> None:
         arm, self._arm = self._arm, None
@@ -225,8 +236,3 @@ class GainMeter:
 def _size(rows: int) -> int:
     """Return the batch size's class: 1, 2, up to 4, up to 8, …"""
     return max(0, (rows - 1).bit_length())
-
-
-def schedule_of(meter: GainMeter, rows: int) -> Sequence[int]:
-    """Return the draft lengths for 0 … ``rows`` running requests."""
-    return [meter.length(max(1, size)) for size in range(rows + 1)]

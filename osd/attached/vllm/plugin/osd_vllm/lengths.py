@@ -82,7 +82,12 @@ class LiveLengths:
                 self.meter.accepted(len(tokens), emitted[row] - 1)
         lengths = {len(drafted.get(row, ())) for row in step.num_scheduled_tokens}
         decodes = all(count == 1 + len(drafted.get(row, ())) for row, count in step.num_scheduled_tokens.items())
-        if decodes and lengths == {step.num_spec_tokens_to_schedule} and all(emitted.values()):
+        told = decodes and lengths == {step.num_spec_tokens_to_schedule} and all(emitted.values())
+        if not told:
+            self.meter.other_step()
+        elif self._fixed is not None:
+            self.meter.decoded(len(emitted), now - since, sum(emitted.values()))
+        else:
             self.meter.step(len(emitted), lengths.pop(), now - since, sum(emitted.values()))
 
     def _read(self) -> None:
