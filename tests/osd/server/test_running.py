@@ -138,7 +138,7 @@ def test_admins_see_drafts_numbers_and_events(guarded: Server) -> None:
     assert draft["current"] and draft["state"] == "serving"
     (worker,) = guarded.get("/admin/servers").json()["serving"]
     assert worker["version"] == draft["id"]
-    for name in ("acceptance?by=route,version", "positions", "rejections", "runs", "cost"):
+    for name in ("acceptance?by=route,version", "positions", "rejections", "runs", "gain"):
         assert guarded.get(f"/admin/stats/{name}").status_code == 200, name
     with httpx.stream("GET", f"{guarded.admin_url}/admin/events", headers=guarded.headers, timeout=PATIENCE) as events:
         lines = iter(events.iter_lines())
