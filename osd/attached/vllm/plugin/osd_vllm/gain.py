@@ -35,7 +35,7 @@ SURE = 2.0
 
 
 @dataclass(slots=True)
-class Acceptance:
+class AcceptanceByPlace:
     """How many drafted tokens steps accept: P(at least j), by j from 1."""
 
     most: int
@@ -97,7 +97,7 @@ class GainMeter:
     def __init__(self, most: int) -> None:
         """``most``: num_speculative_tokens."""
         self.lengths = sorted({length for length in (1, 2, 3, 4, 6, 8, 12, 16, most) if length <= most})
-        self.acceptance = Acceptance(most)
+        self.acceptance = AcceptanceByPlace(most)
         self._batches: dict[int, _Batch] = defaultdict(_Batch)
         self._arm: int | None = None
         """The length of the turn that runs; None between turns."""
