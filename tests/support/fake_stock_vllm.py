@@ -28,8 +28,6 @@ class FakeStock:
         self.up = True
         self.asked: list[dict[str, Any]] = []
         """Bodies that came."""
-        self.processed = False
-        """Whether log-probabilities are those after warping."""
 
     def restart(self, draft: Path) -> None:
         """Start again with a draft."""

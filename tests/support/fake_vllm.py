@@ -52,6 +52,8 @@ class FakeEngine:
     def __init__(self, target: Path, draft: Path, gamma: int) -> None:
         self.target: Any = copy(module_in(target))
         self.gamma, self.weight_version = gamma, ""
+        self.processed = False
+        """Whether log-probabilities are those after penalties."""
         self.tokenizer: Any = None
         self.refused: dict[tuple[int, ...], list[int]] = {}
         """Prompt → the tokens that were really refused, of its newest answer."""
@@ -94,14 +96,17 @@ class FakeEngine:
         self.weight_version = version
 
     def decode(
-        self, prompt: list[int], most: int
+        self, prompt: list[int], most: int, penalty: float = 1.0
     ) -> tuple[list[int], list[list[tuple[int, float]]], list[int], list[int]]:
         """Return the greedy tokens, all log-probabilities at each, and what each step accepted and drafted."""
         tokens, tops = list(prompt), []
         for _ in range(most):
-            logprobs = self.target(torch.tensor([tokens])).logits[0, -1].log_softmax(-1)
+            logits = self.target(torch.tensor([tokens])).logits[0, -1]
+            warped, seen = logits.clone(), logits[sorted({*tokens})]
+            warped[sorted({*tokens})] = torch.where(seen > 0, seen / penalty, seen * penalty)
+            logprobs = (warped if self.processed else logits).log_softmax(-1)
             tops.append([(int(i), float(logprobs[i])) for i in logprobs.argsort(descending=True)])
-            tokens.append(int(logprobs.argmax()))
+            tokens.append(int(warped.argmax()))
         guesses = self.draft(torch.tensor([tokens])).logits[0].argmax(-1).tolist()
         accepted, drafted, refused, place = [], [], [], len(prompt) + 1
         while place < len(tokens):
@@ -159,7 +164,8 @@ def _answer(engine: FakeEngine, body: dict[str, Any], *, chat: bool) -> Response
     if body.get("max_tokens", 8) < 1:
         return JSONResponse({"error": {"message": "max_tokens must be at least 1"}}, 400)
     prompt = [3, 4, *(ord(letter) % 90 + 2 for letter in json.dumps(body["messages"])[-8:])] if chat else body["prompt"]
-    parts = [engine.decode(prompt, body.get("max_tokens", 8)) for _ in range(body.get("n") or 1)]
+    penalty = body.get("repetition_penalty", 1.0)
+    parts = [engine.decode(prompt, body.get("max_tokens", 8), penalty) for _ in range(body.get("n") or 1)]
     if body.get("stream"):
         return StreamingResponse(_stream(prompt, parts, body, chat), media_type="text/event-stream")
     choices = []

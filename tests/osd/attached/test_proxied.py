@@ -192,6 +192,17 @@ def test_a_probe_says_what_is_missing(
             StockVllm(vllm.url, None, target, draft, None).probe()
 
 
+def test_a_probe_is_greedy_and_finds_out_log_probabilities_that_are_not_raw(
+    stock: FakeStock, vllm: Running, folders: dict[str, Path]
+) -> None:
+    probed = StockVllm(vllm.url, None, None, str(folders["draft"]), None)
+    probed.probe()
+    assert stock.asked and {one["temperature"] for one in stock.asked} == {0}
+    stock.engine.processed = True
+    with pytest.raises(EngineUnsuited, match="raw_logprobs"):
+        probed.probe()
+
+
 def test_folders_are_made_absolute_where_they_are_given(
     folders: dict[str, Path], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
