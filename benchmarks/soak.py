@@ -42,6 +42,8 @@ SETTLING = 0.2
 WINDOW = 0.1
 """Share of the time whose median is the state at its beginning or its end."""
 MIB = 1 << 20
+PANELS = {"memory": "resident memory, MiB", "files": "open files", "threads": "threads"}
+"""Fields of a sample, and what their axes are called."""
 
 
 class ProcessSample(NamedTuple):
@@ -89,16 +91,37 @@ def bench_soak(plan: SoakPlan, settings: Settings, watch: Watch) -> BenchResult:
     plan.out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="osd-bench-soak-") as folder:
         own = settings_in(Path(folder), settings, pair, SERVERS[MAIN])
-        figures = soak(plan, own, Path(folder), jobs, watch)
+        figures, curves = soak(plan, own, Path(folder), jobs, watch)
     rows = [
         {"process": role, **each, "growth": f"{each['growth']:+.1%}"} for role, each in figures["processes"].items()
     ]
     facts = facts_of(plan, target=pair.target.name, draft=pair.draft.name)
-    return BenchResult("soak", facts, figures, {"Processes": rows}, interrupted=watch.stopped)
+    return BenchResult("soak", facts, figures, {"Processes": rows}, {"curves": draw(curves, plan.out)}, watch.stopped)
 
 
-def soak(plan: SoakPlan, settings: Settings, folder: Path, jobs: Sequence[ServeJob], watch: Watch) -> dict[str, Any]:
-    """Return the figures of a server with these settings, loaded with most of what it can do."""
+def draw(curves: Curves, out: Path) -> Path:
+    """Draw memory, open files and threads by role over minutes; the time before growth is counted is shaded."""
+    from osd.bench.harness.picture import COLOURS, FAINT, dress, make_panels, save
+
+    figure, panels = make_panels(len(PANELS), 9, 2.7, across=1)
+    last = max((samples[-1].at for samples in curves.values() if samples), default=0.0) / 60
+    for axes, (what, label) in zip(panels, PANELS.items(), strict=True):
+        for colour, (role, samples) in zip(COLOURS, curves.items(), strict=False):
+            times = [sample.at / 60 for sample in samples]
+            axes.plot(times, [getattr(sample, what) for sample in samples], color=colour, lw=1.3, label=role)
+        axes.axvspan(0, SETTLING * last, color=FAINT, alpha=0.3, lw=0)
+        axes.set(ylabel=label)
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="lower right", frameon=False)
+        dress(axes)
+    panels[-1].set_xlabel("minutes; shaded: before growth is counted")
+    return save(figure, out, "soak")
+
+
+def soak(
+    plan: SoakPlan, settings: Settings, folder: Path, jobs: Sequence[ServeJob], watch: Watch
+) -> tuple[dict[str, Any], Curves]:
+    """Return the figures of a server with these settings, loaded with most of what it can do, and what was watched."""
     able, load = 0.0, Load()
     with ExitStack() as stack:
         note("starting the server and a worker")
@@ -129,7 +152,7 @@ def soak(plan: SoakPlan, settings: Settings, folder: Path, jobs: Sequence[ServeJ
         "growth_max": max((one["growth"] for one in found.values()), default=None),
         "versions_served": len(load.versions), **learned,
         **{name: value for name, value in load.percentiles().items() if name.startswith(("ttft", "tpot"))},
-    }  # fmt: skip
+    }, watcher.curves  # fmt: skip
 
 
 def _arrivals(jobs: Sequence[ServeJob], per_second: float, seconds: float) -> Iterator[TimedJob]:
