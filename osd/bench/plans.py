@@ -57,8 +57,8 @@ class OnlinePlan(SampledPlan, PairPlan):
     drafter: Literal["blended", "causal"] = "blended"
     """blended: the draft and a table of n-grams, in one chain. causal: the draft alone."""
     recipe: tuple[Literal["osd", "paper"], ...] = ("osd",)
-    """How the draft learns; several are run one after another. osd: as the settings say. paper: one pass over refused
-    positions, the buffer released, no gate."""
+    """How the draft learns; several are run one after another. osd: as the settings say. paper: five tokens
+    guessed each round, one pass over refused positions, the buffer released, no gate."""
     seed: int = 0
     """Which prompts of a file are drawn."""
     in_order: bool = False

@@ -29,6 +29,7 @@ def test_the_papers_recipe_is_its_algorithm_over_any_settings(tmp_path: Path) ->
     own = own_settings(given, tmp_path, **RECIPES["paper"])
     assert own.serve.record == own.learn.positions == "rejected" and own.learn.loss == "jsd"
     assert (own.learn.replay_requests, own.learn.epochs, own.learn.interval_requests) == (0, 1, 8)
+    assert (own.gamma.rule, own.gamma.initial) == ("fixed", 5)
     assert own.gate.min_gain == -1 and own.storage.flush_requests == 8
     assert own_settings(given, tmp_path, **RECIPES["osd"]).learn == given.learn
 
