@@ -36,6 +36,7 @@ from osd.models.vocabulary import load_tokenizer
 from osd.server.start import choose_pair
 from storage.errors import StoreError
 from storage.records import DEFAULT_DRAFT, Route, ratio
+from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store, open_store
 
@@ -194,7 +195,8 @@ class VllmRun:
     ) -> list[TokenAnswer]:  # fmt: skip
         watch.at(f"{what}{name}")
         with ThreadPoolExecutor(self.plan.clients) as pool:
-            asked = [pool.submit(self._complete, url, name, prompt) for prompt in prompts]
+            plan = self.plan
+            asked = [pool.submit(complete, url, one, plan.max_tokens, plan.sampling, name) for one in prompts]
             try:
                 for one in as_completed(asked):
                     one.result()
@@ -205,17 +207,18 @@ class VllmRun:
                 raise
         return [one.result() for one in asked]
 
-    def _complete(self, url: str, route: str, prompt: Tokens) -> TokenAnswer:
-        body = {"prompt": list(prompt), "max_tokens": self.plan.max_tokens, "return_token_ids": True}
-        body |= body_of(self.plan.sampling)
-        headers = {"Content-Type": "application/json", "X-OSD-Route": route}
-        request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request) as said:
-            answer: dict[str, Any] = json.load(said)
-        spec = (answer.get("metrics") or {}).get("speculative_decoding") or {}
-        steps = list(zip(spec.get("per_step_accepted", ()), spec.get("per_step_drafted", ()), strict=True))
-        refused = sum(accepted < drafted for accepted, drafted in steps)
-        return TokenAnswer(tuple(answer["choices"][0]["token_ids"]), sum(accepted for accepted, _ in steps), refused)
+
+def complete(url: str, prompt: Tokens, max_tokens: int, sampling: Sampling, route: str | None = None) -> TokenAnswer:
+    """Ask a vLLM for one answer."""
+    body = {"prompt": list(prompt), "max_tokens": max_tokens, "return_token_ids": True} | body_of(sampling)
+    headers = {"Content-Type": "application/json"} | ({"X-OSD-Route": route} if route else {})
+    request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request) as said:
+        answer: dict[str, Any] = json.load(said)
+    spec = (answer.get("metrics") or {}).get("speculative_decoding") or {}
+    steps = list(zip(spec.get("per_step_accepted") or (), spec.get("per_step_drafted") or (), strict=True))
+    refused = sum(accepted < drafted for accepted, drafted in steps)
+    return TokenAnswer(tuple(answer["choices"][0]["token_ids"]), sum(accepted for accepted, _ in steps), refused)
 
 
 def alpha(answers: Sequence[TokenAnswer]) -> float | None:

@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,14 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from osd.attached.vllm.engine import VllmEngine
+from osd.attached.vllm.plugin.osd_vllm.lengths import LiveLengths
 from osd.server.metrics import families
+from storage.records import Route
+from tests.osd.attached.conftest import Running, ask, fake, folders  # noqa: F401
+from tests.osd.attached.test_lengths import NAME, go
 from tests.osd.server.conftest import Server, serving
+from tests.support.fake_vllm import TOKEN, FakeEngine, make_app
 from tests.support.launch import Process
 from tests.support.waiting import until
 
@@ -34,7 +41,7 @@ class Beside:
         self.log = server.data.parent / f"{name}.log"
         told = {
             **os.environ, "OSD_STORAGE__DIRECTORY": str(server.data), "OMP_NUM_THREADS": "1", "COLUMNS": "300",
-            "OSD_VLLM_TOKEN": "a token of a test, long enough", "OSD_ATTACH__PORT": "0", "OSD_LEARN__EPOCHS": "1",
+            "OSD_VLLM_TOKEN": TOKEN, "OSD_ATTACH__PORT": "0", "OSD_LEARN__EPOCHS": "1",
             "OSD_LEARN__HEAD": "off",
         }  # fmt: skip
         with self.log.open("w") as log:
@@ -54,9 +61,32 @@ class Beside:
         self.process.wait(60)
 
 
+@contextmanager
+def attached(
+    server: Server, attach: Beside, fake: FakeEngine, folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A fake vLLM that measures what drafting gains, attended to, of which an answer was taken."""
+    lengths = server.data.parent / "gamma"
+    monkeypatch.setenv("OSD_VLLM_GAMMA", str(lengths))
+    monkeypatch.setenv("OSD_VLLM_COLLECTOR", attach.url)
+    engine = Running(make_app(fake, scheduler=NAME))
+    go(measured := LiveLengths(lengths, 16, 3), 2000)
+    measured._tell()
+    with server.store() as store:
+        store.versions.register_root("sql", folders["draft"], target=VllmEngine(engine.url, TOKEN).probe().digest)
+        store.routes.add(Route("sql", "sql"))
+        store.engines.add("gpu-1", engine.url, "sql", {})
+        until(lambda: store.versions.serving("sql"), "it is attended to")
+    ask(engine, [5, 9, 3])
+    yield
+    engine.stop()
+
+
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A server, a trainer, an attach and the exporter; the URL of each job of the documented scrape."""
+def system(
+    tmp_path: Path, fake: FakeEngine, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, str]]:
+    """A server, a trainer, an attach with a vLLM, and the exporter; the URL of each job of the documented scrape."""
     with serving(tmp_path, OSD_STORAGE__FLUSH_SECONDS="0.1") as server:
         beside = [Beside(server, name, *more) for name, *more in (["trainer"], ["metrics", "--port", "0"], ["attach"])]
         for number in range(10):
@@ -65,7 +95,8 @@ def system(tmp_path: Path) -> Iterator[dict[str, str]]:
             until(lambda: [run for run in store.runs.list() if run.finished_at], "a training run")
         for number in range(3):  # these wait for the next one
             server.post("/v1/completions", {"prompt": f"How many of {number}?", "max_tokens": 12})
-        yield {"osd": beside[1].url, "osd-server": server.url, "osd-attach": beside[2].url}
+        with attached(server, beside[2], fake, folders, monkeypatch):
+            yield {"osd": beside[1].url, "osd-server": server.url, "osd-attach": beside[2].url}
         for process in beside:
             process.close()
 

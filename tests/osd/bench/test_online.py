@@ -53,4 +53,5 @@ def test_the_papers_recipe_learns_and_serves_whatever_came_of_it(tmp_path: Path)
     )  # fmt: skip
     found = serve_segments(replace(plan, recipe=("paper",)), load_settings(), [sql], tmp_path / "run")
     assert found.facts["published"] >= 3 and found.facts["rejected"] == 0
-    assert all(version["evidence"].get("min_gain") == -1 for version in found.versions[1:])
+    judged = [version["evidence"] for version in found.versions if version["evidence"]]  # a run may still be under way
+    assert len(judged) >= 3 and all(evidence["min_gain"] == -1 for evidence in judged)

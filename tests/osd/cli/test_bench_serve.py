@@ -73,7 +73,7 @@ def test_every_server_is_loaded_and_the_line_is_whole(osd, tmp_path, monkeypatch
 @pytest.mark.long
 def test_a_run_that_was_stopped_goes_on_in_its_folder(osd, tmp_path):
     """Ctrl-C in the second turn: the line tells of the first, which is not measured again."""
-    run = ["--concurrency", "1,2", "--seconds", "1.2", "--turns", "1", "--swaps", "2", "--max-tokens", "12", "--json"]
+    run = ["--concurrency", "1,2", "--seconds", "6", "--turns", "1", "--swaps", "2", "--max-tokens", "12", "--json"]
     run += ["--out", str(tmp_path / "run")]
     kept = tmp_path / "run" / "turns.jsonl"
     code, said, errors = stopped(
