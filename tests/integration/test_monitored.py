@@ -1,5 +1,6 @@
 """A running system, scraped as docs/watching.md says: no panel of the dashboard and no alert is without its numbers."""
 
+# ruff: noqa: F811  (fixtures are imported by name)
 from __future__ import annotations
 
 import json
@@ -22,7 +23,8 @@ from osd.attached.vllm.plugin.osd_vllm.lengths import LiveLengths
 from osd.server.metrics import families
 from storage.records import Route
 from tests.osd.attached.conftest import Running, ask, fake, folders  # noqa: F401
-from tests.osd.attached.test_lengths import NAME, go
+from tests.osd.attached.test_lengths import NAME as SCHEDULER
+from tests.osd.attached.test_lengths import go
 from tests.osd.server.conftest import Server, serving
 from tests.support.fake_vllm import TOKEN, FakeEngine, make_app
 from tests.support.launch import Process
@@ -69,7 +71,7 @@ def attached(
     lengths = server.data.parent / "gamma"
     monkeypatch.setenv("OSD_VLLM_GAMMA", str(lengths))
     monkeypatch.setenv("OSD_VLLM_COLLECTOR", attach.url)
-    engine = Running(make_app(fake, scheduler=NAME))
+    engine = Running(make_app(fake, scheduler=SCHEDULER))
     go(measured := LiveLengths(lengths, 16, 3), 2000)
     measured._tell()
     with server.store() as store:

@@ -69,7 +69,9 @@ def test_sampled_traffic_is_learned_from_and_told_by_what_would_be_accepted(tmp_
     plan = OnlinePlan(
         target=str(TARGET), draft=str(DRAFT), max_tokens=TOKENS, batch=2, drafter="causal", temperature=0.8, top_p=0.95
     )
-    settings = load_settings(**QUICK, gamma={"rule": "fixed", "initial": 4})  # a rule that rests leaves nothing to count
+    settings = load_settings(
+        **QUICK, gamma={"rule": "fixed", "initial": 4}
+    )  # a rule that rests leaves nothing to count
     results = online.serve_segments(plan, settings, [sql], tmp_path / "run", check_every=7)
     facts, told = segment_facts(results.served), results.facts
     assert facts["alpha_last"] > facts["alpha_frozen"] + 0.02 and facts["alpha_offline"] > facts["alpha_frozen"] + 0.02
