@@ -151,8 +151,9 @@ def gain_of(gain: EngineGain | None) -> dict[str, Any]:
     """Return what an engine says of its gain, in short."""
     if gain is None:
         return {}
-    lengths = {batch.rows: batch.length for batch in gain.batches}
-    return {"gain": gain.gain, "error": gain.error, "accepted": gain.accepted, "lengths": lengths}
+    lengths, awake = ({one.rows: getattr(one, name) for one in gain.batches} for name in ("length", "awake"))
+    told = {"gain": gain.gain, "error": gain.error, "accepted": gain.accepted}
+    return told | {"tokens_per_second": gain.tokens_per_second, "lengths": lengths, "awake": awake}
 
 
 def bench_attached(plan: AttachedPlan, settings: Settings, watch: Watch) -> BenchResult:

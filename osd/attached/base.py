@@ -112,6 +112,8 @@ class BatchGain:
     """Comparisons that its cost was found by."""
     break_even: float | None
     """Accepted ÷ drafted tokens from which it pays; None while its cost is not known."""
+    awake: float = 1.0
+    """Seconds of a step that drafts nothing ÷ those of one in which the draft rests; 1 while that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

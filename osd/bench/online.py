@@ -32,9 +32,9 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         "gamma": {"rule": "fixed", "initial": 5},
     },
 }  # fmt: skip
-"""How a draft learns. osd: as the settings say. paper: Algorithm 1 of Online Speculative Decoding, which always guesses 5
-tokens, after every 8 requests takes one pass over the positions where the draft was refused, releases the buffer, and
-serves what came of it. A rule that stops guessing would leave it nothing to learn from."""
+"""How a draft learns. osd: as the settings say. paper: Algorithm 1 of Online Speculative Decoding. It always guesses 5
+tokens. After every 8 requests it takes one pass over the positions where the draft was refused, releases the buffer,
+and serves what came of it. A rule that stops guessing would leave it nothing to learn from."""
 
 
 def bench_online(plan: OnlinePlan, settings: Settings, watch: Watch) -> BenchResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from osd.attached.attach import Attachment
 from osd.attached.vllm.engine import PAUSED, VllmEngine
 from osd.attached.vllm.plugin.osd_vllm.lengths import LiveLengths
-from osd.attached.vllm.plugin.osd_vllm.options import gain_file
+from osd.attached.vllm.plugin.osd_vllm.options import draft_file, gain_file
 from osd.cli.engine_gain import verdict
 from osd.cli.main import app
 from osd.server.metrics.store import StoreCollector
@@ -28,41 +29,103 @@ from tests.support.waiting import until
 NAME = "osd_vllm.scheduler.OsdScheduler"
 
 
-def step(rows: int, drafted: int, scheduled: int | None = None) -> Any:
-    """What vLLM's scheduler hands out: every row verifies ``drafted`` tokens."""
-    names = [f"r{i}" for i in range(rows)]
+def step(rows: int, drafted: int, scheduled: int | None = None, ended: int = 0) -> Any:
+    """What vLLM's scheduler hands out: every row verifies ``drafted`` tokens; of earlier rows so many have ended."""
+    names = [f"r{i}" for i in range(ended, ended + rows)]
     return SimpleNamespace(
+        finished_req_ids={f"r{i}" for i in range(ended)},
         num_scheduled_tokens=dict.fromkeys(names, 1 + drafted if scheduled is None else scheduled),
         scheduled_spec_decode_tokens={name: [7] * drafted for name in names if drafted},
         num_spec_tokens_to_schedule=drafted,
     )
 
 
-def done(rows: int, emitted: int) -> Any:
+def done(step: Any, emitted: int) -> Any:
     """What comes back of it."""
+    rows = list(step.num_scheduled_tokens)
     return SimpleNamespace(
-        req_id_to_index={f"r{i}": i for i in range(rows)}, sampled_token_ids=[[5] * emitted for _ in range(rows)]
+        req_id_to_index={row: i for i, row in enumerate(rows)}, sampled_token_ids=[[5] * emitted for _ in rows]
     )
 
 
-def go(lengths: LiveLengths, steps: int, rows: int = 2) -> set[int]:
-    """Take some steps in which every drafted token is accepted; return the lengths that were taken."""
+@dataclass
+class StepClock:
+    """Time in which a step takes 20 ms, and half as much more for each drafted token."""
+
+    now: float = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    monotonic = time = perf_counter
+
+    def step(self, drafted: int) -> None:
+        self.now += 0.02 * (1 + drafted / 2)
+
+
+def go(
+    lengths: LiveLengths, steps: int, rows: int = 2, *, accepted: bool = True, rested: list[bool] | None = None,
+    clock: StepClock | None = None,
+) -> set[int]:  # fmt: skip
+    """Take some steps in which every drafted token is accepted, or none; an answer takes 40. Return the lengths that
+    were taken; ``rested`` gets whether the draft rested in each step."""
     taken = set()
-    for _ in range(steps):
+    for number in range(steps):
         lengths.look()
         drafted = lengths[rows]
         taken.add(drafted)
-        now = step(rows, drafted)
+        now = step(rows, drafted, ended=number // 40 * rows)
+        if not number:
+            now.finished_req_ids |= lengths._rest._missed  # those of before
         lengths.begin(now)
-        lengths.note(now, done(rows, drafted + 1))
+        if rested is not None:
+            rested.append(now.osd_rests)
+        if clock:
+            clock.step(drafted)
+        lengths.note(now, done(now, drafted + 1 if accepted else 1))
     return taken
 
 
 def test_without_a_file_it_begins_with_nothing_and_drafts_once_that_is_proven(tmp_path: Path) -> None:
     lengths = LiveLengths(tmp_path / "gamma", 4, 3)
     assert go(lengths, 20) == {0}
-    assert go(lengths, 4000) == {0, 1, 2, 3}
+    assert {0, 3} <= go(lengths, 4000)
     assert lengths[2] > 0, "all is accepted, and steps cost nothing"
+
+
+def test_a_draft_that_is_not_used_rests_and_wakes_to_be_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = StepClock()
+    monkeypatch.setattr("osd.attached.vllm.plugin.osd_vllm.lengths.time", clock)
+    lengths, rested = LiveLengths(tmp_path / "gamma", 4, 3), list[bool]()
+    go(lengths, 12000, accepted=False, rested=rested, clock=clock)
+    assert 0.8 < sum(rested) / len(rested) < 1.0, "awake for a small share"
+    wakes = [at for at in range(1, len(rested)) if rested[at - 1] and not rested[at]]
+    assert len(wakes) >= 3, "again and again"
+    draft_file(tmp_path / "gamma").write_text("another one")
+    assert {0, 3} <= go(lengths, 3000, clock=clock) and lengths[2] > 0, "a better draft is tried at once"
+
+
+def test_nothing_is_tried_on_requests_whose_tokens_the_draft_has_not_read(tmp_path: Path) -> None:
+    lengths = LiveLengths(tmp_path / "gamma", 4, 3)
+    lengths._rest.wake()
+    now = step(2, 0)
+    lengths.begin(now)
+    assert not now.osd_rests and lengths._rest.ready
+    lengths._rest.rests = True
+    lengths.begin(resting := step(2, 0, ended=2))
+    lengths._rest.wake()
+    assert resting.osd_rests and not lengths._rest.ready and lengths[2] == 0
+    lengths.begin(step(2, 0, ended=4))
+    assert lengths._rest.ready
+    lengths._rest.rests = True
+    lengths.begin(prefill := step(2, 0, scheduled=7, ended=6))
+    assert not prefill.osd_rests, "prompts are read: later requests share their cache"
+
+
+def test_a_paused_draft_rests(tmp_path: Path) -> None:
+    (tmp_path / "gamma").write_text(json.dumps(PAUSED))
+    lengths, rested = LiveLengths(tmp_path / "gamma", 4, 3), list[bool]()
+    assert go(lengths, 50, rested=rested) == {0} and all(rested[1:])
 
 
 def test_a_file_of_lengths_holds_until_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +145,7 @@ def test_prefills_and_mixed_steps_are_not_measured_and_faults_cost_nothing(tmp_p
     for scheduled in (64, 2):
         now = step(2, 0, scheduled)
         lengths.begin(now)
-        lengths.note(now, done(2, 1))
+        lengths.note(now, done(now, 1))
     assert lengths.meter.told()["tokens_per_second"] is None
     lengths.note(object(), object())
     assert go(lengths, 3) == {0}

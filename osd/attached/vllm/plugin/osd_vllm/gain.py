@@ -30,6 +30,8 @@ FRESH = 3
 """Turns that follow each other closely once a new draft serves."""
 WINDOW, CARRIED = 4096, 64
 """Judged steps of a row that acceptance is the mean of, and how many of them count for a newer draft."""
+RARE = 0.2
+"""Time of batches of a size ÷ that of the most frequent size, up to which they count for little."""
 SURE = 2.0
 """Standard errors by which a gain must be above 1."""
 
@@ -79,8 +81,22 @@ class _Batch:
     """Seconds of the newest steps of the length that is taken."""
     turn: list[float] = field(default_factory=list)
     """Seconds of the steps of the turn that runs."""
+    rested: deque[float] = field(default_factory=lambda: deque(maxlen=2 * TURN))
+    """Seconds of the newest steps in which the draft rested."""
+    woke: list[float] = field(default_factory=list)
+    """Seconds of the first steps after it woke."""
+    passes: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    """Seconds of a step of length 0 ÷ those of one in which the draft rests, each time that it woke."""
     seen: float = 0.0
     """Seconds that such batches took of late."""
+
+    def awake(self, seconds: float) -> None:
+        """Note a step of length 0 whose draft is awake: after a rest it tells what the draft's own pass takes."""
+        self.before.append(seconds)
+        if self.rested and len(self.woke) < TURN:
+            self.woke.append(seconds)
+            if len(self.woke) == TURN:
+                self.passes.append(fmean(self.woke) / fmean(self.rested))
 
     def cost(self, length: int) -> tuple[float, float]:
         """Return the quotient of times and its standard error; what was not tried is guessed from other lengths."""
@@ -88,7 +104,8 @@ class _Batch:
         if length == 0 or len(known) >= PROOF:
             return (fmean(known), stdev(known) / math.sqrt(len(known))) if length else (1.0, 0.0)
         others = [(fmean(some) - 1) / other for other, some in self.ratios.items() if other and some]
-        return 1 + length * (fmean(others) if others else 0.1), 0.5
+        more = length * (fmean(others) if others else 0.1)
+        return 1 + more, max(more, 0.1) / 2 if any(len(some) >= PROOF for some in self.ratios.values()) else 0.5
 
 
 class GainMeter:
@@ -107,6 +124,37 @@ class GainMeter:
         """Steps until the turn ends; steps that are not looked at; steps until it ends whatever they tell."""
         self._fresh = FRESH
         self._tokens = self._seconds = 0.0
+        self.turns = 0
+        """Turns so far."""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether batches of any size are drafted for, or a turn is trying it."""
+        return self._arm is not None or any(batch.length for batch in self._batches.values())
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no length may pay, by all that was seen of this draft."""
+        most = max((batch.seen for batch in self._batches.values()), default=0.0)
+        seen = [batch for batch in self._batches.values() if batch.seen > RARE * most]
+        return not self._fresh and all(self._hope(batch, length) < 1 for batch in seen for length in self.lengths)
+
+    def woke(self) -> None:
+        """The draft rested, and does so no longer: a turn follows soon."""
+        self._due["other"] = min(self._due["other"], TURN)
+        for batch in self._batches.values():
+            batch.woke = []
+            batch.before.clear()
+
+    def rested(self, rows: int, seconds: float, tokens: int) -> None:
+        """Note a step of length 0 in which every row decoded and the draft rested."""
+        self.decoded(rows, seconds, tokens)
+        self._batches[_size(rows)].rested.append(seconds)
+
+    def waited(self, rows: int, seconds: float, tokens: int) -> None:
+        """Note such a step in which the draft was awake, and could not be tried yet."""
+        self.decoded(rows, seconds, tokens)
+        self._batches[_size(rows)].awake(seconds)
 
     def new_draft(self) -> None:
         """Another draft serves: what the former had right counts little, and turns follow each other closely."""
@@ -141,6 +189,8 @@ class GainMeter:
         self.decoded(rows, seconds, tokens)
         if self._settling > 0 or length != self.length(rows):
             self._settling -= 1
+        elif self._arm is None and length == 0:
+            batch.awake(seconds)
         elif self._arm is None:
             batch.before.append(seconds)
         else:
@@ -165,6 +215,7 @@ class GainMeter:
     def _end(self) -> None:
         arm, self._arm = self._arm, None
         assert arm is not None
+        self.turns += 1
         self._fresh, self._settling = max(0, self._fresh - 1), SETTLE
         for batch in self._batches.values():
             if len(batch.turn) >= TURN // 3 and len(batch.before) >= TURN // 3 and arm != batch.length:
@@ -199,9 +250,10 @@ class GainMeter:
             batch.before.clear()
 
     def gain(self, batch: _Batch, length: int) -> tuple[float, float]:
-        """Return tokens a second with a length ÷ those without a draft, and the standard error."""
+        """Return tokens a second with a length ÷ those of a draft that rests, and the standard error."""
         (tokens, doubt), (cost, error) = self.acceptance.tokens(length), batch.cost(length)
-        return tokens / cost, tokens / cost * math.hypot(doubt / tokens, error / cost)
+        gain = tokens / cost / (fmean(batch.passes) if length and batch.passes else 1.0)
+        return gain, gain * math.hypot(doubt / tokens, error / cost)
 
     def _hope(self, batch: _Batch, length: int) -> float:
         """Return what a length may gain at most."""
@@ -211,7 +263,8 @@ class GainMeter:
     def told(self) -> dict[str, Any]:
         """Return what was measured: tokens a second, gain and error over all batches, and by batch size ``rows`` (the
         largest), the ``length`` taken, ``gain`` and ``error`` of it, or where nothing is drafted of the length that
-        would gain most, and the ``break_even`` acceptance of drafted tokens there."""
+        would gain most, the ``break_even`` acceptance of drafted tokens there, and seconds of a step of length 0 ÷
+        those of one in which the draft rests, ``awake``."""
         tried, kept = self.acceptance.tried, self.acceptance.kept
         rows = [self._told(size, batch) for size, batch in sorted(self._batches.items()) if batch.seen]
         weight = sum(batch.seen for batch in self._batches.values()) or 1.0
@@ -226,10 +279,10 @@ class GainMeter:
     def _told(self, size: int, batch: _Batch) -> dict[str, Any]:
         best = batch.length or max(self.lengths, key=lambda length: self.gain(batch, length)[0])
         gain, error = self.gain(batch, best)
-        known = len(batch.ratios[best])
+        known, awake = len(batch.ratios[best]), fmean(batch.passes) if batch.passes else 1.0
         return {
             "rows": 1 << size, "length": batch.length, "best": best, "gain": gain, "error": error, "turns": known,
-            "break_even": (batch.cost(best)[0] - 1) / best if known else None,
+            "break_even": (batch.cost(best)[0] * awake - 1) / best if known else None, "awake": awake,
         }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from .gain import GainMeter
 from .options import draft_file, gain_file, write_whole
+from .rest import DraftRest
 
 log = logging.getLogger("osd.vllm")
 POLL = 0.1
@@ -37,6 +38,7 @@ class LiveLengths:
     def __init__(self, path: Path, rows: int, most: int) -> None:
         """``rows``: max_num_seqs; ``most``: num_speculative_tokens."""
         self.meter = GainMeter(most)
+        self._rest = DraftRest(self.meter)
         self._path, self._rows, self._most = path, rows, most
         self._fixed: list[int] | None = None
         self._said = self._draft = b""
@@ -45,7 +47,9 @@ class LiveLengths:
         self._begun: deque[tuple[Any, float]] = deque()
 
     def __getitem__(self, rows: int) -> int:
-        return self._fixed[min(rows, self._rows)] if self._fixed else self.meter.length(max(rows, 1))
+        if self._fixed:
+            return self._fixed[min(rows, self._rows)]
+        return self.meter.length(max(rows, 1)) if self._rest.ready else 0
 
     def look(self) -> None:
         """Look at the files now and then, and write what was measured."""
@@ -58,7 +62,8 @@ class LiveLengths:
             self._tell()
 
     def begin(self, step: Any) -> None:
-        """Note when a step was scheduled."""
+        """Note when a step was scheduled, and whether the draft rests in it."""
+        self._rest.begin(step, not any(self._fixed) if self._fixed else self._rest.rests)
         self._begun.append((step, time.perf_counter()))
 
     def note(self, step: Any, done: Any) -> None:
@@ -83,18 +88,26 @@ class LiveLengths:
         lengths = {len(drafted.get(row, ())) for row in step.num_scheduled_tokens}
         decodes = all(count == 1 + len(drafted.get(row, ())) for row, count in step.num_scheduled_tokens.items())
         told = decodes and lengths == {step.num_spec_tokens_to_schedule} and all(emitted.values())
+        rows, took, tokens = len(emitted), now - since, sum(emitted.values())
+        if self._fixed is None:
+            self._rest.count()
         if not told:
             self.meter.other_step()
+        elif step.osd_rests:
+            self.meter.rested(rows, took, tokens)
         elif self._fixed is not None:
-            self.meter.decoded(len(emitted), now - since, sum(emitted.values()))
+            self.meter.decoded(rows, took, tokens)
+        elif not self._rest.ready:
+            self.meter.waited(rows, took, tokens)
         else:
-            self.meter.step(len(emitted), lengths.pop(), now - since, sum(emitted.values()))
+            self.meter.step(rows, lengths.pop(), took, tokens)
 
     def _read(self) -> None:
         said, draft = _bytes(self._path), _bytes(draft_file(self._path))
         if draft != self._draft:
             self._draft = draft
             self.meter.new_draft()
+            self._rest.wake()
         if said == self._said:
             return
         self._said = said

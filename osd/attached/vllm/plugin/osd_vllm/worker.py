@@ -20,6 +20,35 @@ PROCESS = uuid.uuid4().hex
 """This process's identity: a worker that was started again has another, and the draft of its command line."""
 
 
+def let_drafts_rest() -> None:
+    """Have vLLM's runner leave out the draft's pass in steps that the scheduler class marked so (osd_vllm.rest).
+
+    vLLM returns the same where it drafts nothing, and runs the pass before. A vLLM that is built otherwise, or another
+    kind of draft, goes on as it is.
+    """
+    try:
+        from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    except ImportError:
+        return
+    ask, propose = GPUModelRunner.propose_draft_token_ids, SpecDecodeBaseProposer.propose
+
+    def asked(self: Any, scheduler_output: Any, *more: Any) -> Any:
+        self.drafter.osd_rests = getattr(scheduler_output, "osd_rests", False)
+        return ask(self, scheduler_output, *more)
+
+    def proposed(self: Any, *args: Any, **named: Any) -> Any:
+        if getattr(self, "osd_rests", False):
+            tokens = named["next_token_ids"]
+            return torch.empty(len(tokens), 0, device=tokens.device, dtype=torch.int64)
+        return propose(self, *args, **named)
+
+    GPUModelRunner.propose_draft_token_ids, SpecDecodeBaseProposer.propose = asked, proposed
+
+
+let_drafts_rest()
+
+
 class OsdWorker:
     """Methods that vLLM adds to its workers."""
 

@@ -1,0 +1,63 @@
+"""Lets the draft rest while it is not used.
+
+At length 0 vLLM runs one pass of the draft a step, to keep the draft's cache in step with the text. A resting draft
+runs it for prompts alone. It wakes now and then, and for new weights, so that it can be tried. A request that decoded
+meanwhile misses that in the draft's cache, and drafts badly to its end: nothing is tried until such requests have
+ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .gain import TURN, GainMeter
+
+FIRST = 4 * TURN
+"""Steps of rest at the very start, which tell what a step takes then."""
+RESTS = 12
+"""Steps of rest for each step that the draft was awake for nothing."""
+PATIENCE = 24
+"""Turns after which a draft rests that was neither proven to pay nor not to."""
+
+
+class DraftRest:
+    """Says of each step whether the draft rests. Used by one thread."""
+
+    def __init__(self, meter: GainMeter) -> None:
+        self._meter = meter
+        self.rests = True
+        self._missed: set[str] = set()
+        """Requests that decoded while the draft rested."""
+        self._left, self._awake, self._turns = FIRST, 0, 0
+        """Steps until it wakes; steps since it woke, and the meter's turns by then."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the draft may be tried: it is awake, and has read all that the requests say."""
+        return not self.rests and not self._missed
+
+    def wake(self) -> None:
+        """Wake, for there is something to try."""
+        self._awake, self._turns = 0, self._meter.turns
+        if self.rests:
+            self.rests = False
+            self._meter.woke()
+
+    def begin(self, step: Any, rests: bool) -> None:
+        """Mark a scheduled step as one in which the draft rests, where it ``rests`` and every request decodes."""
+        self._missed -= step.finished_req_ids
+        step.osd_rests = rests and all(count == 1 for count in step.num_scheduled_tokens.values())
+        if step.osd_rests:
+            self._missed.update(step.num_scheduled_tokens)
+
+    def count(self) -> None:
+        """Count a step, and wake or rest after it."""
+        if self.rests:
+            self._left -= 1
+            if self._left <= 0:
+                self.wake()
+            return
+        self._awake += 1
+        tried = self._meter.turns - self._turns
+        if not self._meter.drafts and ((tried and self._meter.hopeless) or tried >= PATIENCE):
+            self.rests, self._left = True, RESTS * self._awake
