@@ -19,9 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from osd.attached.base import (
     SGLANG,
@@ -34,6 +32,9 @@ from osd.attached.base import (
 )
 from osd.attached.vllm.plugin.osd_vllm.weights import NotSeen, Refused, check, shapes, weights_digest
 from osd.models.model_digest import model_digest
+
+if TYPE_CHECKING:
+    import torch
 
 SINGLE = "STANDALONE"
 """The speculative algorithm whose draft is a model of its own, which shares nothing with the target."""

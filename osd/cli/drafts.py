@@ -142,10 +142,10 @@ def export(
     transformers, vLLM and SGLang load it as a draft model. An adapter is merged into its base's weights. The files are
     checked against their digest first, and the folder is loaded before the command ends.
     """
-    from osd.hotswap.export import export as write
-
     with here.store() as store:
         version = store.versions.get(version).id
+        from osd.hotswap.export import export as write  # takes seconds, which a refusal need not
+
         write(store, version, destination, adapter=adapter)
         store.trail.note("drafts export", version, {"folder": destination.name, "adapter": adapter})
     say(str(destination))

@@ -1,12 +1,18 @@
-"""What drafting gains on attached engines, in rows and in words."""
+"""What drafting gains on attached engines, and what another start would, in rows and in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
+
+from osd.attached.base import PROXIED, SGLANG
 
 if TYPE_CHECKING:
     from osd.cli.out import Row
+    from storage.access.engines import AttachedEngine
+    from storage.insights.outlook import Line
     from storage.store import Store
 
 
@@ -15,15 +21,18 @@ def engine_gains(store: Store) -> list[Row]:
     rows: list[Row] = []
     for engine in store.engines.list():
         if said := engine.facts.get("gain"):
-            rows += [_engine_row(engine.name, said), *(_batch_row(engine.name, said, one) for one in said["batches"])]
+            rows += [
+                _engine_row(engine.name, said, drafting(store, engine)),
+                *(_batch_row(engine.name, said, one) for one in said["batches"]),
+            ]
     return rows
 
 
-def _engine_row(name: str, said: Mapping[str, Any]) -> Row:
+def _engine_row(name: str, said: Mapping[str, Any], words: str | None) -> Row:
     rate, gain = said["tokens_per_second"], said["gain"]
     return {
         "engine": name, "rows": None, "rate": rate, "without": rate / gain if rate and gain else None, "gain": gain,
-        "error": said["error"], "accepted": said["accepted"], "verdict": verdict(said),
+        "error": said["error"], "accepted": said["accepted"], "verdict": words,
     }  # fmt: skip
 
 
@@ -33,8 +42,19 @@ def _batch_row(name: str, said: Mapping[str, Any], batch: Mapping[str, Any]) -> 
     return {"engine": name, "accepted": said["accepted"], "verdict": tried, **facts}
 
 
-def verdict(said: Mapping[str, Any] | None) -> str | None:
+def drafting(store: Store, engine: AttachedEngine) -> str | None:
     """Say in a few words whether an engine drafts, and why; None where it does not measure that."""
+    from storage.insights.outlook import gate_line
+
+    version = store.versions.find(engine.draft, engine.facts.get("digest"))
+    return verdict(engine.facts.get("gain"), gate_line(store, version.draft) if version else ())
+
+
+def verdict(said: Mapping[str, Any] | None, line: Line = ()) -> str | None:
+    """Say it by what the engine measured, and by how its draft's acceptance rose with answers."""
+    from storage.insights.outlook import answers_to_go
+    from storage.insights.statistics import accepted_share
+
     if not said:
         return None
     drafts = any(batch["length"] for batch in said["batches"])
@@ -42,8 +62,55 @@ def verdict(said: Mapping[str, Any] | None) -> str | None:
         return "drafts with lengths that were set" if drafts else "paused"
     if drafts:
         return f"drafts: {said['gain']:.2f} × without"
-    known = [batch["break_even"] for batch in said["batches"] if batch["break_even"] is not None]
+    known = [(one["break_even"], one["best"]) for one in said["batches"] if one["break_even"] is not None]
     if not known:
         return "drafts nothing yet: it measures what drafting costs"
     now = "nothing" if said["accepted"] is None else f"{said['accepted']:.2f}"
-    return f"drafts nothing yet: pays from {min(known):.2f} accepted, now {now}"
+    goal, length = min(known)
+    left = answers_to_go([(answers, accepted_share(alpha, length)) for answers, alpha in line], goal)
+    to_go = "" if left is None else f"; about {float(f'{left:.2g}'):,.0f} answers to go"
+    return f"drafts nothing yet: pays from {goal:.2f} accepted, now {now}{to_go}"
+
+
+def restart(store: Store, engine: AttachedEngine) -> str | None:
+    """Say where another start would be faster, and its command, of an engine that keeps the draft length that it was
+    started with; None for others, where nothing is known, and where it is well as it is."""
+    facts, version = engine.facts, store.versions.find(engine.draft, engine.facts.get("digest"))
+    alpha = version and version.evidence.get("after")
+    if version is None or alpha is None or not facts.get("gamma") or facts["live_gamma"] or facts["kind"] == SGLANG:
+        return None
+    served, plain = store.versions.served_by(engine.name).get(version.draft), f"vllm serve {quote(facts['target'])}"
+    if facts["kind"] != PROXIED or served in (None, version.id):
+        return _without_draft(plain, alpha, facts["gamma"], _break_evens(store, engine))
+    drafts = {"method": facts["method"], "model": "./draft", "num_speculative_tokens": facts["gamma"]}
+    command = f"{plain} --speculative-config {quote(json.dumps(drafts))}"
+    brings = _brings(alpha, facts["gamma"])
+    return f"worth it, {version.id} brings {brings}: `osd drafts export {version.id} ./draft`, then `{command}`"
+
+
+def _without_draft(command: str, alpha: float, length: int, needed: Sequence[float]) -> str | None:
+    """Say whether a start without a draft would be faster; None where it would not."""
+    from storage.insights.statistics import accepted_share, tokens_per_round
+
+    share, brings = accepted_share(alpha, length), _brings(alpha, length)
+    if not needed:
+        cost = f"a step takes less than {tokens_per_round(alpha, length):.2f} × one without, which was not measured"
+        return f"the draft brings {brings}, and pays where {cost}; without it: `{command}`"
+    loses = f"{share:.2f} of what is drafted is accepted, and engines beside it need {min(needed):.2f}"
+    return f"faster without the draft, which brings {brings}: {loses}: `{command}`" if share < min(needed) else None
+
+
+def _brings(alpha: float, length: int) -> str:
+    from storage.insights.statistics import tokens_per_round
+
+    return f"{tokens_per_round(alpha, length):.2f} tokens a step at the gate's acceptance {alpha:.2f}"
+
+
+def _break_evens(store: Store, engine: AttachedEngine) -> list[float]:
+    """Return the acceptances from which drafting pays, of engines with the same target and draft that measure it."""
+    same = engine.draft, engine.facts["digest"]
+    return [
+        batch["break_even"]
+        for one in store.engines.list() if (one.draft, one.facts.get("digest")) == same and one.facts.get("gain")
+        for batch in one.facts["gain"]["batches"] if batch["break_even"] is not None
+    ]  # fmt: skip

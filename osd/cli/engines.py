@@ -11,7 +11,7 @@ import typer
 
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
-from osd.cli.engine_gain import verdict
+from osd.cli.engine_gain import drafting, restart
 from osd.cli.options import Name
 from osd.cli.out import Format, Output, columns, note, print_json, print_table, say
 from storage.errors import BadInput
@@ -94,14 +94,18 @@ def list_engines(here: CommandContext, output: Output) -> None:
     with here.store() as store:
         rows = engine_rows(store)
     output.rows(rows, COLUMNS, empty="No engine is attached; `osd engines add URL` attaches one.")
+    for row in rows:
+        if row["restart"] and not output.as_json:
+            note(f"{row['name']}, another start: {row['restart']}")
 
 
 @app.command()
 def show(here: CommandContext, engine: NameArgument, output: Output) -> None:
-    """Show what the last probe found of an engine."""
+    """Show what the last probe found of an engine, whether it drafts, and what another start would bring."""
     with here.store() as store:
         found = store.engines.get(engine)
-    tell_facts({"name": found.name, "url": found.url, "draft": found.draft, **found.facts}, output)
+        words = {"drafting": drafting(store, found), "restart": restart(store, found)}
+    tell_facts({"name": found.name, "url": found.url, "draft": found.draft, **found.facts, **words}, output)
 
 
 @app.command()
@@ -272,6 +276,7 @@ def engine_rows(store: Store) -> list[Mapping[str, Any]]:
             "name": engine.name, "url": engine.url, "draft": engine.draft, "target": engine.facts.get("target"),
             "version": served, "requests": said.requests if said else 0, "alpha": said.alpha if said else None,
             "age": max(0.0, records.now() - newest[engine.name]) if engine.name in newest else None,
-            "drafting": verdict(engine.facts.get("gain")), "state": state, "added_at": engine.added_at,
+            "drafting": drafting(store, engine), "restart": restart(store, engine), "state": state,
+            "added_at": engine.added_at,
         })  # fmt: skip
     return rows

@@ -82,17 +82,17 @@ def import_conversations(here: CommandContext, file: Path, reading: ReadingOptio
     Raises BadInput without a target or a draft, UnknownRoute, BadPromptFile, ModelNotLoaded, StoreError where the draft
     began with other files.
     """
+    if not file.is_file():  # before seconds of imports
+        raise BadPromptFile(path=file, reason="there is no such file")
+    serve = here.settings.serve
+    named = reading.target or serve.target
+    if named is None:
+        raise BadInput(reason="Conversations are read by a target; name it with --target, or serve.target in osd.toml.")
     from osd.attached.passes import Scorer
     from osd.models.pair import choose_device, load_model
     from osd.models.vocabulary import load_tokenizer
     from osd.server.http.conversations import score_conversations
 
-    serve = here.settings.serve
-    named = reading.target or serve.target
-    if not file.is_file():
-        raise BadPromptFile(path=file, reason="there is no such file")
-    if named is None:
-        raise BadInput(reason="Conversations are read by a target; name it with --target, or serve.target in osd.toml.")
     with here.store() as store:
         model, tokenizer = load_model(named, choose_device(serve.device), serve.dtype), load_tokenizer(named)
         store.samples.redactor.load(lambda: tokenizer)

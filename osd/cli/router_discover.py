@@ -49,12 +49,20 @@ def discover(
 
     A candidate is trained for each cluster, so this takes a while; nothing is changed but the list of proposals.
     """
-    wanted = [part for name in route or () for part in ("--route", name)]
-    found = found_by(here, "discover", *wanted, "--requests", str(requests))
+    found, kept = _found_in(here, route or (), requests)
     with here.store() as store:
-        kept = sum(row.requests for row in store.samples.stats() if not route or row.route in route)
         empty = f"Nothing to propose: {_why(kept)}"
         _show(store, [store.proposals.get(one["id"]) for one in found], output, empty)
+
+
+def _found_in(here: CommandContext, routes: Sequence[str], requests: int) -> tuple[list[dict[str, Any]], int]:
+    """Return what the trainer finds in the traffic of these routes, else of all, and how many of its requests are kept:
+    without any it is not asked, for it takes seconds to start. Raises UnknownRoute."""
+    with here.store() as store:
+        names = [store.routes.get(name).name for name in routes]
+        kept = sum(row.requests for row in store.samples.stats() if not names or row.route in names)
+    wanted = [part for name in names for part in ("--route", name)]
+    return found_by(here, "discover", *wanted, "--requests", str(requests)) if kept else [], kept
 
 
 def _why(kept: int) -> str:
@@ -108,9 +116,7 @@ def split(
     here: CommandContext, route: RouteArgument, consent: Confirmation, output: Output, requests: Requests = 800
 ) -> None:
     """Find the kinds of traffic within a route, and give each that would gain by it a route and a draft of its own."""
-    with here.store() as store:
-        store.routes.get(route)
-    found = found_by(here, "discover", "--route", route, "--requests", str(requests))
+    found, _ = _found_in(here, [route], requests)
     splits = [one for one in found if one["kind"] == "split" and one["state"] == "open"]
     if not splits:
         raise BadInput(reason=f"The traffic of {route} is of one kind, or too little: there is nothing to split.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,9 @@ def wrong_with(found: Mapping[str, Any]) -> str | None:
     """Return why an engine cannot be attached, with what to do about it; None where it can."""
     speculation, target, mode = found["speculation"], found["target"], found["logprobs_mode"]
     if speculation is None:
-        return "it runs without speculation; start it with --speculative-config"
+        draft = json.dumps({"method": DRAFT_MODEL, "model": "FOLDER", "num_speculative_tokens": 4})
+        command = f"vllm serve {target['name']} --speculative-config '{draft}'"
+        return f"it runs without speculation; start it as `{command}` (`osd drafts export` writes a FOLDER)"
     if speculation["method"] not in METHODS:
         return f"it drafts by {speculation['method']!r}, and osd trains drafts of the methods {', '.join(METHODS)}"
     if speculation.get("quantised_head"):

@@ -52,6 +52,15 @@ def test_merging_a_route_with_itself_is_refused(osd, filled):
     assert done.exit_code == 2 and "one draft already" in done.stderr
 
 
+def test_where_nothing_is_kept_the_trainer_is_not_asked(osd, monkeypatch):
+    """It takes seconds to start, and would find nothing."""
+    monkeypatch.setattr("osd.cli.router_discover.ask_trainer", None)
+    done = osd("router", "discover")
+    assert done.exit_code == 0 and "32 requests at least, and 0 of this traffic were kept" in done.stderr
+    assert osd("router", "discover", "--route", "none").exit_code == 3
+    assert "there is nothing to split" in osd("router", "split", "default", "--yes").stderr
+
+
 def test_drift_comes_with_the_command_for_it(osd, filled):
     number = filled.store.proposals.add(ProposalKind.DRIFT, {"routes": ["default"], "requests": 200}).id
     assert f"{number}: No trainer lives, so no draft follows: start `osd trainer`." in osd("router", "proposals").stderr

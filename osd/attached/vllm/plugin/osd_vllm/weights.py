@@ -11,11 +11,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import safe_open
-from torch import nn
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 Shapes = dict[str, tuple[int, ...]]
 SAME = (
@@ -79,7 +81,7 @@ def check(
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     _check_shapes(given, {name: shape for name, shape in known.items() if not sharers(name, shared)})
     for name, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor.float()).all()):
+        if not bool(tensor.float().isfinite().all()):
             raise Refused(f"{name} holds numbers that are not finite")
     return tensors
 
@@ -119,7 +121,7 @@ def _without_shared(tensors: Mapping[str, torch.Tensor], shared: Mapping[str, to
     kept: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         for theirs in (found := sharers(name, shared)):
-            if not torch.equal(tensor.to(shared[theirs]), shared[theirs]):
+            if not tensor.to(shared[theirs]).equal(shared[theirs]):
                 raise Refused(f"{name} would be written into the target's own {theirs}; publish the folder without it")
         if not found:
             kept[name] = tensor
@@ -145,6 +147,7 @@ def load_tensors(model: nn.Module, config: Any, tensors: Mapping[str, torch.Tens
     on a CPU it leaves out the packed copy of a tied output layer, which is packed again here. It puts back the
     vocabulary of Medusa heads too, which is no parameter until weights were loaded once.
     """
+    import torch
     from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, initialize_layerwise_reload
 
     with torch.no_grad():
