@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,7 @@ def drafting(store: Store, engine: AttachedEngine) -> str | None:
 def verdict(said: Mapping[str, Any] | None, line: Line = ()) -> str | None:
     """Say it by what the engine measured, and by how its draft's acceptance rose with answers."""
     from storage.insights.outlook import answers_to_go
-    from storage.insights.statistics import accepted_share
+    from storage.insights.statistics import tokens_per_round
 
     if not said:
         return None
@@ -67,7 +67,8 @@ def verdict(said: Mapping[str, Any] | None, line: Line = ()) -> str | None:
         return "drafts nothing yet: it measures what drafting costs"
     now = "nothing" if said["accepted"] is None else f"{said['accepted']:.2f}"
     goal, length = min(known)
-    left = answers_to_go([(answers, accepted_share(alpha, length)) for answers, alpha in line], goal)
+    shares = [(answers, (tokens_per_round(alpha, length) - 1) / length) for answers, alpha in line]
+    left = answers_to_go(shares, goal)  # of what is drafted, as the goal is
     to_go = "" if left is None else f"; about {float(f'{left:.2g}'):,.0f} answers to go"
     return f"drafts nothing yet: pays from {goal:.2f} accepted, now {now}{to_go}"
 
@@ -75,35 +76,30 @@ def verdict(said: Mapping[str, Any] | None, line: Line = ()) -> str | None:
 def restart(store: Store, engine: AttachedEngine) -> str | None:
     """Say where another start would be faster, and its command, of an engine that keeps the draft length that it was
     started with; None for others, where nothing is known, and where it is well as it is."""
+    from storage.insights.statistics import tokens_per_round
+
     facts, version = engine.facts, store.versions.find(engine.draft, engine.facts.get("digest"))
-    alpha = version and version.evidence.get("after")
-    if version is None or alpha is None or not facts.get("gamma") or facts["live_gamma"] or facts["kind"] == SGLANG:
+    alpha, length = version.evidence.get("after") if version else None, facts.get("gamma")
+    if version is None or alpha is None or not length or facts["live_gamma"] or facts["kind"] == SGLANG:
         return None
-    served, plain = store.versions.served_by(engine.name).get(version.draft), f"vllm serve {quote(facts['target'])}"
+    tokens, plain = tokens_per_round(alpha, length), f"vllm serve {quote(facts['target'])}"
+    brings = f"{tokens:.2f} tokens a step at the gate's acceptance {alpha:.2f}"
+    served = store.versions.served_by(engine.name).get(version.draft)
     if facts["kind"] != PROXIED or served in (None, version.id):
-        return _without_draft(plain, alpha, facts["gamma"], _break_evens(store, engine))
-    drafts = {"method": facts["method"], "model": "./draft", "num_speculative_tokens": facts["gamma"]}
-    command = f"{plain} --speculative-config {quote(json.dumps(drafts))}"
-    brings = _brings(alpha, facts["gamma"])
+        needed = min(_break_evens(store, engine), default=None)
+        return _without_draft(f"`{plain}`", brings, (tokens - 1) / length, tokens, needed)
+    drafts = json.dumps({"method": facts["method"], "model": "./draft", "num_speculative_tokens": length})
+    command = f"{plain} --speculative-config {quote(drafts)}"
     return f"worth it, {version.id} brings {brings}: `osd drafts export {version.id} ./draft`, then `{command}`"
 
 
-def _without_draft(command: str, alpha: float, length: int, needed: Sequence[float]) -> str | None:
+def _without_draft(command: str, brings: str, share: float, tokens: float, needed: float | None) -> str | None:
     """Say whether a start without a draft would be faster; None where it would not."""
-    from storage.insights.statistics import accepted_share, tokens_per_round
-
-    share, brings = accepted_share(alpha, length), _brings(alpha, length)
-    if not needed:
-        cost = f"a step takes less than {tokens_per_round(alpha, length):.2f} × one without, which was not measured"
-        return f"the draft brings {brings}, and pays where {cost}; without it: `{command}`"
-    loses = f"{share:.2f} of what is drafted is accepted, and engines beside it need {min(needed):.2f}"
-    return f"faster without the draft, which brings {brings}: {loses}: `{command}`" if share < min(needed) else None
-
-
-def _brings(alpha: float, length: int) -> str:
-    from storage.insights.statistics import tokens_per_round
-
-    return f"{tokens_per_round(alpha, length):.2f} tokens a step at the gate's acceptance {alpha:.2f}"
+    if needed is None:
+        cost = f"a step takes less than {tokens:.2f} × one without, which was not measured"
+        return f"the draft brings {brings}, and pays where {cost}; without it: {command}"
+    loses = f"{share:.2f} of what is drafted is accepted, and engines beside it need {needed:.2f}"
+    return f"faster without the draft, which brings {brings}: {loses}: {command}" if share < needed else None
 
 
 def _break_evens(store: Store, engine: AttachedEngine) -> list[float]:

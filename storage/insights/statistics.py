@@ -92,11 +92,6 @@ def tokens_per_round(alpha: float, gamma: float) -> float:
     return math.expm1((gamma + 1) * math.log(alpha)) / (alpha - 1)
 
 
-def accepted_share(alpha: float, gamma: int) -> float:
-    """Return (L(α) − 1) ÷ γ, the share of drafted tokens that is accepted."""
-    return (tokens_per_round(alpha, gamma) - 1) / gamma
-
-
 def saved_share(alpha: float, gamma: float) -> float:
     """Return L′(α) ÷ L(α), the share of decoding time that a unit of acceptance saves at the margin."""
     if alpha >= 1:

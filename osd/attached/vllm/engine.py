@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,7 +114,7 @@ def wrong_with(found: Mapping[str, Any]) -> str | None:
     """Return why an engine cannot be attached, with what to do about it; None where it can."""
     speculation, target, mode = found["speculation"], found["target"], found["logprobs_mode"]
     if speculation is None:
-        draft = json.dumps({"method": DRAFT_MODEL, "model": "FOLDER", "num_speculative_tokens": 4})
+        draft = '{"method": "draft_model", "model": "FOLDER", "num_speculative_tokens": 4}'
         command = f"vllm serve {target['name']} --speculative-config '{draft}'"
         return f"it runs without speculation; start it as `{command}` (`osd drafts export` writes a FOLDER)"
     if speculation["method"] not in METHODS:
