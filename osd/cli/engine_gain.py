@@ -51,7 +51,7 @@ def drafting(store: Store, engine: AttachedEngine) -> str | None:
 
 
 def verdict(said: Mapping[str, Any] | None, line: Line = ()) -> str | None:
-    """Say it by what the engine measured, and by how its draft's acceptance rose with answers."""
+    """Say it by what the engine measured, and by how its draft's acceptance rose with answers (``line``)."""
     from storage.insights.outlook import answers_to_go
     from storage.insights.statistics import tokens_per_round
 

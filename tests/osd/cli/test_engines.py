@@ -1,5 +1,5 @@
-"""What `osd engines` and `osd stats gain` say of engines that are attached: what they won, what is to come, what another
-start would bring."""
+"""What `osd engines` and `osd stats gain` say of engines that are attached: what is to come, and what another start
+would bring."""
 
 from __future__ import annotations
 
