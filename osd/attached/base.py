@@ -164,6 +164,11 @@ class ServingEngine:
         """Return what drafting gains; None where it does not measure that. Raises EngineUnreachable."""
         return None
 
+    def harvest(self) -> Mapping[str, int]:
+        """Return what became of its answers, as :attr:`EngineFacts.harvest`; nothing where it does not say. Raises
+        EngineUnreachable."""
+        return {}
+
     def publish(self, folder: Path, sha256: str, version: str) -> Sequence[RankVersion]:
         """Load a folder as the draft on every rank, or on none; return what each has then. Raises EngineRefused for a
         draft that is no good, EngineUnsuited where it does not see the folder, EngineUnreachable."""

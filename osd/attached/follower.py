@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 UNSERVED = (VersionState.CANDIDATE, VersionState.REJECTED)
 """States of versions that no engine can have."""
 GAIN_SECONDS = 10.0
-"""Between two questions what drafting gains."""
+"""Between two questions what drafting gains, and what became of answers."""
 MERGED = "merged"
 """Folder of the store's directory for merged versions; it may be deleted at any time."""
 
@@ -118,7 +118,7 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         try:
             self._notice_restart(self.client.served())
             self.away = False
-            self._ask_gain()
+            self._ask_facts()
             super()._poll()
         except EngineError as error:
             self._note(error)
@@ -154,13 +154,13 @@ class EngineFollower(CanaryFollower[DraftVersion]):
             del self.serving[self.line]
             self._refused.discard(serving.id)
 
-    def _ask_gain(self) -> None:
-        """Note now and then what drafting gains."""
+    def _ask_facts(self) -> None:
+        """Note now and then what drafting gains, and what became of answers."""
         if records.now() < self._gain_at:
             return
         self._gain_at, self.gain = records.now() + GAIN_SECONDS, self.client.gain()
-        if self.gain is not None:
-            self._note_facts()
+        self.facts = replace(self.facts, harvest=self.client.harvest())
+        self._note_facts()
 
     def _note_facts(self) -> None:
         self.store.engines.note(self.worker, asdict(self.facts) | {"gain": self.gain and asdict(self.gain)})

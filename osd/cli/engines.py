@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from osd.attached.overview import drafting, engine_rows, restart
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
-from osd.cli.engine_gain import drafting, restart
 from osd.cli.options import Name
 from osd.cli.out import Format, Output, columns, note, print_json, print_table, say
 from storage.errors import BadInput
@@ -258,25 +258,3 @@ def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
         store.versions.register_root(draft, folder, target=facts.digest)
     if not any(draft in route.drafts for route in store.routes.list()):
         store.routes.add(Route(draft, draft))
-
-
-def engine_rows(store: Store) -> list[Mapping[str, Any]]:
-    """Return a row for each engine, with the counts of what it answered: ``requests``, ``alpha``, ``age``."""
-    from storage import records
-
-    counts = {row.by["engine"]: row for row in store.outcomes.acceptance(["engine"])}
-    newest = store.outcomes.newest()
-    rows: list[Mapping[str, Any]] = []
-    for engine in store.engines.list():
-        said = counts.get(engine.name)
-        served = ", ".join(store.versions.served_by(engine.name).values()) or None
-        attended = engine.holder is not None and engine.lease_until > records.now()
-        state = f"attended to by {engine.holder}" if attended else "nobody attends to it; run osd attach"
-        rows.append({
-            "name": engine.name, "url": engine.url, "draft": engine.draft, "target": engine.facts.get("target"),
-            "version": served, "requests": said.requests if said else 0, "alpha": said.alpha if said else None,
-            "age": max(0.0, records.now() - newest[engine.name]) if engine.name in newest else None,
-            "drafting": drafting(store, engine), "restart": restart(store, engine), "state": state,
-            "added_at": engine.added_at,
-        })  # fmt: skip
-    return rows

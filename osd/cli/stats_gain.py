@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from osd.attached.overview import engine_gains
 from osd.cli.context import CommandContext
-from osd.cli.engine_gain import engine_gains
 from osd.cli.options import Folder
 from osd.cli.out import NUMBER, Format, TableOutput, columns, count, note
 from osd.cli.stats import DraftFilter, app

@@ -77,6 +77,10 @@ class VllmEngine(ServingEngine):
             return None
         return found and self._read("/v1/osd/gain", EngineGain.read, found)
 
+    def harvest(self) -> Mapping[str, int]:
+        """Return what became of its answers since it was started."""
+        return self._read("/v1/osd/info", lambda said: dict(said["harvest"]), self._ask("GET", "/v1/osd/info"))
+
     def counters(self) -> Mapping[str, float]:
         """Return its counters of speculation, by their names; ``…_per_pos`` with the position behind a colon."""
         return self._read("/metrics", _counters, self._fetch("GET", "/metrics"))

@@ -17,6 +17,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from osd.attached.overview import engine_rows
 from osd.server.admin.snapshots import AdminHost, LookInside
 from storage.insights.change import drift_advice
 from storage.insights.runs import pay_backs
@@ -149,6 +150,12 @@ def _proposal(store: Store, proposal: RouteProposal) -> dict[str, Any]:
     if proposal.kind is ProposalKind.DRIFT and proposal.state is ProposalState.OPEN:
         kept["advice"] = drift_advice(store, proposal)
     return {"id": proposal.id, "at": proposal.at, "kind": proposal.kind.value, "state": proposal.state.value, **kept}
+
+
+@facts.get("/engines")
+def engines(store: StoreIn) -> list[dict[str, Any]]:
+    """Return the attached engines, as `osd engines list` has them."""
+    return [dict(plain(row)) for row in engine_rows(store)]
 
 
 @facts.get("/gain")

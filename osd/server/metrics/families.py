@@ -127,6 +127,9 @@ ATTACHED_GAIN = gauge(
     "osd_attached_gain", "Its tokens a second ÷ those without a draft, as it measures them.", "engine"
 )
 ATTACHED_DRAFTING = gauge("osd_attached_drafting", "1 while it drafts at any batch size.", "engine")
+ATTACHED_DROPPED = counter(
+    "osd_attached_dropped_answers", "Answers that it had no place for while osd took none.", "engine"
+)
 
 RUNS = counter("osd_training_runs", "Training runs that ended, by what came of them.", "draft", "state")
 RUN_SECONDS = counter("osd_training_seconds", "Time of training runs that ended, gates included.", "draft")

@@ -98,6 +98,7 @@ class StoreCollector(GroupCollector):
             families.add(m.ATTACHED_UP, engine.name in alive, engine.name, engine.draft)
             for version in self.store.versions.served_by(engine.name).values():
                 families.add(m.ATTACHED_VERSION, self.store.versions.get(version).number, engine.name, engine.draft)
+            families.add(m.ATTACHED_DROPPED, engine.facts.get("harvest", {}).get("dropped", 0), engine.name)
             if said := engine.facts.get("gain"):
                 families.add(m.ATTACHED_DRAFTING, any(one["length"] for one in said["batches"]), engine.name)
                 if said["gain"] is not None:

@@ -19,13 +19,13 @@ from safetensors.torch import load_file, save_file
 
 from osd.attached.attach import Attachment
 from osd.attached.intake import LateScoring
+from osd.attached.overview import engine_rows
 from osd.attached.passes import Scorer
 from osd.attached.samples import HarvestedFrom
 from osd.attached.trials import selftest
 from osd.attached.vllm.engine import VllmEngine
 from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.attached.vllm.stock import StockVllm
-from osd.cli.engines import engine_rows
 from osd.models.pair import load_model
 from storage.records import TokenKind, VersionState
 from storage.settings import Settings

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from osd.attached.attach import Attachment
+from osd.attached.overview import verdict
 from osd.attached.vllm.engine import PAUSED, VllmEngine
 from osd.attached.vllm.plugin.osd_vllm.lengths import LiveLengths
 from osd.attached.vllm.plugin.osd_vllm.options import draft_file, gain_file
-from osd.cli.engine_gain import verdict
 from osd.cli.main import app
 from osd.server.metrics.store import StoreCollector
 from storage.settings import Settings

@@ -2,6 +2,7 @@
 import { showAcceptance } from './acceptance.js'
 import { Refused, follow, get, key } from './api.js'
 import { showDrafts } from './drafts.js'
+import { showEngines } from './engines.js'
 import { showGain } from './gain.js'
 import { forget, showInside } from './inside.js'
 import { showNow } from './now.js'
@@ -9,7 +10,7 @@ import { showRoutes } from './routes.js'
 import { showRuns } from './runs.js'
 import { by } from './show.js'
 
-const EVERY = [[2000, showAcceptance], [2000, showDrafts], [3000, showRuns], [2000, showInside], [5000, showRoutes], [5000, showGain]]
+const EVERY = [[2000, showEngines], [2000, showAcceptance], [2000, showDrafts], [3000, showRuns], [2000, showInside], [5000, showRoutes], [5000, showGain]]
 const AGAIN = 2000
 const asked = new Map()
 let stop

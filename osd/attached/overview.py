@@ -1,4 +1,5 @@
-"""What drafting gains on attached engines, and what another start would, in rows and in words."""
+"""Attached engines as people see them: what each answers, what drafting gains on it, and what another start would, in
+rows and in words."""
 
 from __future__ import annotations
 
@@ -8,12 +9,38 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from osd.attached.base import PROXIED, SGLANG
+from storage import records
 
 if TYPE_CHECKING:
-    from osd.cli.out import Row
     from storage.access.engines import AttachedEngine
     from storage.insights.outlook import Line
     from storage.store import Store
+
+Row = Mapping[str, Any]
+
+
+def engine_rows(store: Store) -> list[Row]:
+    """Return a row for each engine: what it serves, whether it is reached (``up``), what it answered (``requests``,
+    ``alpha``, ``age``: seconds since the last), how many it ``dropped``, and what drafting gains."""
+    counts = {row.by["engine"]: row for row in store.outcomes.acceptance(["engine"])}
+    newest = store.outcomes.newest()
+    reached = {server.id for server in store.servers.list() if server.state.value != "gone"}
+    rows: list[Row] = []
+    for engine in store.engines.list():
+        said, at, gain = counts.get(engine.name), newest.get(engine.name), engine.facts.get("gain")
+        attended = engine.holder is not None and engine.lease_until > records.now()
+        up = attended and engine.name in reached
+        state = f"attended to by {engine.holder}" if up else f"does not answer; {engine.holder} asks it"
+        rows.append({
+            "name": engine.name, "url": engine.url, "draft": engine.draft, "target": engine.facts.get("target"),
+            "version": ", ".join(store.versions.served_by(engine.name).values()) or None,
+            "requests": said.requests if said else 0, "alpha": said.alpha if said else None,
+            "answered_at": at, "age": None if at is None else max(0.0, records.now() - at),
+            "dropped": engine.facts.get("harvest", {}).get("dropped", 0), "gain": gain and gain["gain"],
+            "drafting": drafting(store, engine), "restart": restart(store, engine), "up": up, "added_at": engine.added_at,
+            "state": state if attended else "nobody attends to it; run osd attach",
+        })  # fmt: skip
+    return rows
 
 
 def engine_gains(store: Store) -> list[Row]:
