@@ -132,7 +132,8 @@ class VllmRun:
 
     def go(self, learned: LearningRun, watch: Watch) -> None:
         """Run all of it; ``learned`` fills as it goes. Raises StoreError for a process that does not start."""
-        own = own_settings(self.settings, self.out / "data", attach={"host": "127.0.0.1", "port": 0})
+        attach = {"host": "127.0.0.1", "port": 0, "admin_port": "off"}
+        own = own_settings(self.settings, self.out / "data", attach=attach)
         config = save_settings(own, self.out / "osd.toml")
         start = server.random_draft(self.draft, self.out / "draft")
         first, prompts = next(iter(self.sets.items()))

@@ -38,8 +38,8 @@ def attach(here: CommandContext, options: ProxyOptions) -> None:
     """Take what attached engines answer into the store, and publish newer drafts to them, until Ctrl-C.
 
     Engines are added with `osd engines add`, also while it runs; `osd trainer` trains beside it. An engine that was
-    started again gets the current version anew. When this stops, engines serve on with what they have, and keep
-    their answers for it as far as OSD_VLLM_SPOOL allows.
+    started again gets the current version anew. The dashboard is at attach.admin_port. When this stops, engines serve
+    on with what they have, and keep their answers for it as far as OSD_VLLM_SPOOL allows.
 
     With --proxy it is the way to a vLLM without osd's plugin: clients ask the proxy, vLLM answers, and what it answered
     goes to the `osd attach` that runs beside. It is told the plugin's variables (OSD_VLLM_…, docs/vllm.md).
@@ -55,6 +55,7 @@ def attach(here: CommandContext, options: ProxyOptions) -> None:
     from osd.attached.attach import Attachment, connect
     from osd.attached.collector import make_collector
     from osd.attached.intake import Intake
+    from osd.server.upstream.attached import dashboard
     from storage.files.cipher import read_secret
 
     mine = settings.attach
@@ -64,12 +65,14 @@ def attach(here: CommandContext, options: ProxyOptions) -> None:
     with ExitStack() as stack:
         store = stack.enter_context(here.store())
         bound = stack.enter_context(listen(mine.host, mine.port, "attach.port"))
+        page = stack.enter_context(dashboard(store, settings))
         attachment = stack.enter_context(closing(Attachment(store, settings, connect)))
         attachment.start()
         intake = stack.enter_context(closing(Intake(store, settings, attachment.followers, scorer=_scorer(settings))))
         app = make_collector(intake, token, mine.max_batch_mb << 20)
         files = {"ssl_certfile": mine.certificate, "ssl_keyfile": mine.private_key} if mine.certificate else {}
-        note(f"Taking answers at {url(bound)}, from {len(store.engines.list())} engines. Ctrl-C stops it.")
+        shown = f" Dashboard: {page}/dashboard." if page else ""
+        note(f"Taking answers at {url(bound)}, from {len(store.engines.list())} engines.{shown} Ctrl-C stops it.")
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", **files))  # type: ignore[arg-type]
         server.run(sockets=[bound])
 

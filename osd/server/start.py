@@ -206,8 +206,8 @@ def again(settings: Settings, ring: KeyRing) -> KeyRing:
 def ports_of(stack: ExitStack, settings: Settings, *, guarded: bool) -> Ports:
     """Bind both addresses, until the stack is closed. Raises BadSetting."""
     server = settings.server
-    check_address(server.host, "server.host", guarded=guarded)
-    check_address(server.admin_host, "server.admin_host", guarded=guarded)
+    for host, key in ((server.host, "server.host"), (server.admin_host, "server.admin_host")):
+        check_address(host, key, guarded=guarded, or_else=", or give --no-keys to let everybody in")
     shared = settings.fleet.processes > 1
     api = stack.enter_context((reserve if shared else listen)(server.host, server.port, "server.port"))
     admin = stack.enter_context(listen(server.admin_host, server.admin_port, "server.admin_port"))

@@ -4,7 +4,7 @@ which draft a request is sent to (``[router]``), and engines that are not ours (
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -203,6 +203,10 @@ class AttachSettings(Section):
     """TLS certificate (PEM), with which engines on other machines hand over answers."""
     private_key: Path | None = None
     """Its private key."""
+    admin_host: str = "127.0.0.1"
+    """Address of the dashboard and the admin routes. Other than this machine's own needs keys (`osd keys create`)."""
+    admin_port: Annotated[int, Field(ge=0, le=65535)] | Literal["off"] = 8004
+    """Their port; 0 takes a free one, off has none."""
     token: str = "env:OSD_VLLM_TOKEN"
     """Where the token is that engines and osd know each other by, as env:VARIABLE or file:PATH."""
     api_key: str | None = None

@@ -43,8 +43,8 @@ class Beside:
         self.log = server.data.parent / f"{name}.log"
         told = {
             **os.environ, "OSD_STORAGE__DIRECTORY": str(server.data), "OMP_NUM_THREADS": "1", "COLUMNS": "300",
-            "OSD_VLLM_TOKEN": TOKEN, "OSD_ATTACH__PORT": "0", "OSD_LEARN__EPOCHS": "1",
-            "OSD_LEARN__HEAD": "off",
+            "OSD_VLLM_TOKEN": TOKEN, "OSD_ATTACH__PORT": "0", "OSD_ATTACH__ADMIN_PORT": "off",
+            "OSD_LEARN__EPOCHS": "1", "OSD_LEARN__HEAD": "off",
         }  # fmt: skip
         with self.log.open("w") as log:
             command = [sys.executable, "-m", "osd.cli.main", name, *options]
@@ -117,7 +117,8 @@ def asked() -> set[str]:
     rules = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
     expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     named = {name for one in [*expressions, *(rule["expr"] for rule in rules)] for name in NAME.findall(one)}
-    return named - {metric.shown for metric in families.UPSTREAM}  # of `osd serve --upstream`, which is another system
+    others = {metric.shown for metric in families.UPSTREAM}  # of `osd serve --upstream`, which is another system
+    return {name for name in named - others if not name.startswith(("osd_attached_", "osd_harvest_"))}  # no engine here
 
 
 def scraped(system: dict[str, str]) -> dict[str, set[str]]:

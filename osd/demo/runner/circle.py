@@ -8,7 +8,6 @@ measured beside).
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -214,22 +213,16 @@ def looking_on(circle: Circle, console: Console) -> Iterator[None]:
     from osd.server.metrics.server import Meters
     from osd.server.process.engine_server import EngineCollector, EngineHost
     from osd.server.process.listen import listen, url
-    from osd.server.process.server import LAST_SECONDS, Exposition, listener
+    from osd.server.process.server import Exposition, in_thread
 
     settings = circle.plan.settings
     ring = KeyRing(circle.store.keys, settings.server.keys_poll_seconds)
     host = EngineHost(settings, circle.store, ring, Meters(), None, Steps(circle.engine), circle.engine)
     host.measure = Exposition(host, EngineCollector(circle.engine, host.model)).whole
-    with listen(HOST, port, "osd demo --port") as bound:
-        server = listener(make_admin(host, Snapshots(host, host.facts), host.inside()))
-        serving = threading.Thread(target=server.run, args=([bound],), name="osd-dashboard", daemon=True)
-        serving.start()
+    app = make_admin(host, Snapshots(host, host.facts), host.inside())
+    with listen(HOST, port, "osd demo --port") as bound, in_thread(app, host, bound):
         console.print(f"Dashboard: {url(bound)}/dashboard", highlight=False, soft_wrap=True)
-        try:
-            yield
-        finally:
-            host.ready, server.should_exit = False, True
-            serving.join(2 * LAST_SECONDS)
+        yield
 
 
 def stay(circle: Circle, console: Console) -> None:

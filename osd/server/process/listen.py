@@ -54,14 +54,14 @@ def is_local(host: str) -> bool:
         return False
 
 
-def check_address(host: str, key: str, *, guarded: bool) -> None:
-    """Raise BadSetting for an address that others can reach where ``guarded`` is False."""
+def check_address(host: str, key: str, *, guarded: bool, or_else: str = "") -> None:
+    """Raise BadSetting for an address that others can reach where ``guarded`` is False. ``or_else``: what else would be
+    right."""
     if not guarded and not is_local(host):
         reason = (
-            f"{host} can be reached from other machines, and there are no API keys; make one with `osd keys create`, "
-            "or give --no-keys to let everybody in"
+            f"{host} can be reached from other machines, and there are no API keys; make one with `osd keys create`"
         )
-        raise BadSetting(source="server", key=key, reason=reason)
+        raise BadSetting(source="server", key=key, reason=reason + or_else)
 
 
 def listen(host: str, port: int, key: str, *, shared: bool = False) -> socket.socket:

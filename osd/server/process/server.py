@@ -13,6 +13,8 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
@@ -63,6 +65,26 @@ def listener(app: FastAPI) -> Listener:
         app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none", http=HttpToolsProtocol,
         timeout_graceful_shutdown=int(LAST_SECONDS),
     ))  # fmt: skip
+
+
+@contextlib.contextmanager
+def in_thread(app: FastAPI, host: AdminHost, bound: socket.socket) -> Iterator[None]:
+    """Serve an admin port in a thread for as long as the block runs, where the process does something else."""
+    server = listener(app)
+
+    async def serve() -> None:
+        following = asyncio.create_task(host.ring.follow())
+        await server.serve([bound])
+        following.cancel()
+
+    serving = threading.Thread(target=lambda: asyncio.run(serve()), name="osd-dashboard", daemon=True)
+    serving.start()
+    try:
+        yield
+    finally:
+        host.turn(False)
+        server.end()
+        serving.join(2 * LAST_SECONDS)
 
 
 class Backend(ABC):

@@ -8,4 +8,6 @@ run ──> app               the API's port: keys and limits as over our own en
   │       ^
   ├──> watch              asks each whether it is well and what it serves; the store which there are
   └──> admin              the admin port with the dashboard, as over our own engine; inside: from what the store keeps
+
+attached                the admin port of `osd attach`, by the same inside: nothing is passed on there
 """

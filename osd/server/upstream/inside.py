@@ -7,6 +7,7 @@ this machine; without it tokens are shown by their ids.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,14 +73,19 @@ class StoredInside:
         targets = [engine.facts.get("target") for engine in self._store.engines.list()]
         files = [Path(name) / FILE for name in (*targets, self._settings.serve.target) if name]
         file = next((file for file in files if file.is_file()), None)
-        if file is None:
+        if file is None or (tokenizer := self._loaded(file)) is None:
             return lambda tokens: "".join(f" {token}" for token in tokens)
+        return lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+    def _loaded(self, file: Path) -> Any:
+        """Return a file's tokenizer; None where it cannot be read."""
         if self._tokenizer is None or self._tokenizer[0] != file:
             from tokenizers import Tokenizer
 
-            self._tokenizer = file, Tokenizer.from_file(str(file))
-        tokenizer = self._tokenizer[1]
-        return lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False))
+            self._tokenizer = file, None
+            with suppress(Exception):  # it raises nothing narrower
+                self._tokenizer = file, Tokenizer.from_file(str(file))
+        return self._tokenizer[1]
 
 
 def rounds_of(samples: RequestSamples) -> Iterator[KeptRound]:

@@ -134,7 +134,7 @@ def home_of(vllm: Serving, name: str, learn: Mapping[str, Any] | None = None, **
     """A new store below vLLM's folder, with `osd attach` where vLLM hands its answers over, and its settings."""
     own = own_settings(
         Settings(), vllm.folder / name,
-        attach={"host": "127.0.0.1", "port": vllm.port, "api_key": "env:VLLM_KEY", **attach},
+        attach={"host": "127.0.0.1", "port": vllm.port, "admin_port": "off", "api_key": "env:VLLM_KEY", **attach},
         learn={"interval_requests": 32, **(learn or {})}, serve={"target": str(TARGET)},
     )  # fmt: skip
     (vllm.folder / name).mkdir()

@@ -99,7 +99,8 @@ def world(folder: Path, python: Path = PYTHON, count: int = 2, **replicas: str) 
     """Start replicas and `osd attach`; nothing is attached yet. ``replicas``: variables of their environment."""
     ports = free_ports(count + 1)
     settings = own_settings(
-        Settings(), folder / "data", attach={"port": ports[0], "poll_seconds": 0.3, "lease_seconds": LEASE_SECONDS},
+        Settings(), folder / "data",
+        attach={"port": ports[0], "admin_port": "off", "poll_seconds": 0.3, "lease_seconds": LEASE_SECONDS},
         learn={"interval_requests": 32}, gate={"watch_requests": 32}, retention={"versions": {"served": "all"}},
         fleet={"canary": True, "canary_requests": 32, "heartbeat_seconds": 1.0, "gone_seconds": LEASE_SECONDS},
     )  # fmt: skip

@@ -75,7 +75,7 @@ export async function showInside() {
   requests = found.requests
   const why = !found.allowed
     ? 'Texts are not shown on this server: it has API keys, is reached from elsewhere, or redacts. `server.inspect = true` allows it, for requests that may be learned from.'
-    : requests.length ? '' : 'No request was finished since the server started. Send one: it is held here unless it says `learn: false`.'
+    : requests.length ? '' : 'No finished request is held here yet. Send one: it is held unless it says `learn: false`.'
   tell(by('inside-empty'), why)
   if (!found.allowed) forget()
   list()

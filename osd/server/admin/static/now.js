@@ -10,7 +10,7 @@ function tiles(now) {
   return [
     tile('Acceptance α', number(live.alpha), 'of drafted tokens that were judged'),
     tile('Tokens a round τ', number(live.length), '1 is what no draft gives'),
-    tile('Speed-up', live.speedup ? `${measured ? '' : '≈ '}${number(live.speedup)} ×` : '–', live.speedup ? how : 'known once drafts of several lengths were tried',
+    tile('Speed-up', live.speedup ? `${measured ? '' : '≈ '}${number(live.speedup)} ×` : '–', live.speedup ? how : now.rows === undefined ? 'each engine measures its own, below' : 'known once drafts of several lengths were tried',
       live.speedup && measured ? (live.speedup < 1 ? 'bad' : 'good') : ''),
     tile('Tokens a second', rate(live.tokens_per_second)),
     tile('Requests a second', rate(live.requests_per_second)),
@@ -22,7 +22,7 @@ function tiles(now) {
 const here = (now) => now.replicas ? [
   tile('Running', count(now.running), 'requests that were passed on'),
   tile('Replicas', `${now.replicas.filter((one) => one.state === 'up').length} of ${now.replicas.length}`, 'get requests'),
-] : [
+] : now.rows === undefined ? [] : [
   tile('Running', `${now.running} of ${now.rows}`, `${count(now.waiting)} in line`),
   tile('Draft version here', short(now.draft_version), `${now.draft_version} · ${count(now.swaps)} swaps`),
 ]
@@ -45,9 +45,9 @@ export function showNow(now) {
   by('replicas').hidden = !now.replicas
   if (now.replicas) {
     fill(by('replicas'), now.replicas, replicas)
-    by('inside-note').textContent = 'The newest requests that the store keeps of the replicas that osd harvests.'
   }
+  if (now.rows === undefined) by('inside-note').textContent = 'The newest requests that the store keeps of the engines that osd harvests.'
   const quiet = now.store ? `The store cannot be read: ${now.store}`
-    : now.live?.requests ? (now.live.undrafted ?? []).join(' ') : 'No request was finished in the last minute. Send one to the API\'s port, as `docs/server.md` shows: the numbers appear when it is done.'
+    : now.live?.requests ? (now.live.undrafted ?? []).join(' ') : 'No request was finished in the last minute. Send one: the numbers appear when it is done.'
   tell(by('now-empty'), quiet)
 }
