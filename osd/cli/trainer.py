@@ -120,7 +120,8 @@ def told(doing: Mapping[str, Any]) -> str:
     """Format what a trainer does."""
     if "draft" not in doing:
         return str(doing.get("note", "nothing is due"))
-    step = f", step {doing['step']} of {doing['steps']}" if "step" in doing else ""
+    loss = f", loss {doing['loss']:.3f}" if doing.get("loss") else ""
+    step = f", step {doing['step']} of {doing['steps']}{loss}" if "step" in doing else ""
     return f"{doing['draft']}{step}, since {when(doing['since'])}"
 
 

@@ -98,7 +98,7 @@ class Trainer:
     gone_at: float
     """Time until which it is presumed alive."""
     doing: Mapping[str, Any] = field(default_factory=dict)
-    """The run under way: its draft, since when, step and steps; and why no run begins."""
+    """The run under way: its draft, since when, step, steps and loss; and why no run begins."""
     paused: bool = False
     cancels: bool = False
     """Whether it was asked to give up the run under way."""

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,9 @@ from trainer.distil.distil import DistilProgress
 from trainer.lease import RunCancelled
 
 log = logging.getLogger("osd.trainer")
+
+TELL_SECONDS = 30.0
+"""Minimum seconds between two lines of the log that say how far a run is."""
 
 
 class TrainerReport:
@@ -69,9 +73,14 @@ class TrainerReport:
     def training(self, draft: str, watcher: Callable[[DistilProgress], None]) -> Callable[[DistilProgress], None]:
         """Expect a run of a draft; return a watcher that notes how far it is."""
         self._run = facts = {"draft": draft, "since": records.now()}
+        told = time.monotonic()
 
         def watch(progress: DistilProgress) -> None:
-            self._doing = {**facts, "step": progress.step, "steps": progress.steps}
+            nonlocal told
+            self._doing = {**facts, "step": progress.step, "steps": progress.steps, "loss": progress.loss}
+            if time.monotonic() - told >= TELL_SECONDS:
+                told, words = time.monotonic(), f"step {progress.step} of {progress.steps}, loss {progress.loss:.3f}"
+                log.info("%s: %s", draft, words, extra={"action": "run_goes_on", "draft": draft})
             watcher(progress)
 
         return watch

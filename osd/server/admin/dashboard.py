@@ -109,8 +109,10 @@ def acceptance(store: StoreIn, seconds: Seconds = 900) -> dict[str, Any]:
 
 @facts.get("/runs")
 def runs(store: StoreIn, limit: Annotated[int, Query(ge=1, le=200)] = 40) -> list[dict[str, Any]]:
-    """Return training runs with their losses, newest first."""
-    return [_run(run) for run in store.runs.list(limit=limit)]
+    """Return training runs with their losses, newest first, and how far those under way are."""
+    doing = {(one.id, one.doing.get("draft")): one.doing for one in store.trainers.list()}
+    found = store.runs.list(limit=limit)
+    return [_run(run) | {"doing": None if run.finished_at else doing.get((run.holder, run.draft))} for run in found]
 
 
 def _run(run: TrainingRun) -> dict[str, Any]:

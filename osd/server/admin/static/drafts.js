@@ -1,7 +1,7 @@
 // Every draft with its versions: what the gate saw, who serves which, and the two buttons. Before them, the servers.
 import { get, post } from './api.js'
 import { confirm } from './ask.js'
-import { ago, by, count, el, empty, fill, number, short, signed, table } from './show.js'
+import { ago, by, count, el, empty, fill, number, progress, short, signed, table } from './show.js'
 
 const FEW = 8
 const LOOK = { serving: 'good', ready: 'good', rejected: 'own', candidate: 'own', rolled_back: 'bad', quarantined: 'bad' }
@@ -99,7 +99,7 @@ function servers(rows) {
   return el('div', { id: 'servers' }, el('h3', {}, 'Servers'), table(columns, rows, 'Servers of this store', (row) => row.state === 'gone' ? 'faint' : ''))
 }
 
-const does = ({ doing }) => doing.draft ? `${doing.draft}${doing.steps ? `, step ${doing.step} of ${doing.steps}` : ''}` : doing.note ?? 'nothing is due'
+const does = ({ doing }) => doing.draft ? [doing.draft, progress(doing)].filter(Boolean).join(', ') : doing.note ?? 'nothing is due'
 
 function trainers(rows) {
   const columns = [
@@ -119,7 +119,7 @@ export async function showDrafts() {
   ])
   fill(by('drafts-list'), { versions, workers: workers.serving, opened: [...opened] }, (facts) => {
     const names = [...new Set(facts.versions.map((version) => version.draft))]
-    if (!names.length) return empty('No draft is known to this store yet. `osd serve` enters its own when it starts.')
+    if (!names.length) return empty('No draft is known to this store yet. `osd serve` enters its own when it starts, `osd engines add` that of a vLLM.')
     const lists = names.map((name) => one(name, facts.versions.filter((version) => version.draft === name), facts.workers, showDrafts))
     const learned = facts.versions.some((version) => version.number > 0)
     return learned ? lists : [...lists, empty('Nothing was learned yet. Start `osd trainer` on this store; a version appears when enough requests were kept and the gate finds it better.')]

@@ -1,7 +1,7 @@
 // Training runs: loss curves of the newest, and a table.
 import { get } from './api.js'
 import { clear, draw, line } from './charts.js'
-import { ago, by, count, el, empty, fill, number, short, signed, span, table } from './show.js'
+import { ago, by, count, el, empty, fill, number, progress, short, signed, span, table } from './show.js'
 
 const LOOK = { published: 'good', rejected: 'own', failed: 'bad', lost: 'bad' }
 const place = by('losses')
@@ -36,7 +36,7 @@ const columns = [
   ['Positions', (run) => count(run.positions), 'number'],
   ['Loss', (run) => run.loss_first === null ? '–' : `${number(run.loss_first, 3)} → ${number(run.loss_last, 3)}`, 'number'],
   ['Gate', (run) => signed(run.gain, 3), 'number'],
-  ['Became', (run) => run.version ? short(run.version) : run.reason ?? '', 'name'],
+  ['Became', (run) => run.version ? short(run.version) : run.reason ?? progress(run.doing ?? {}), 'name'],
 ]
 
 export async function showRuns() {

@@ -8,6 +8,7 @@ export const count = (value) => number(value, 0)
 export const rate = (value) => number(value, value >= 100 ? 0 : value >= 10 ? 1 : 2)
 export const signed = (value, digits = 2) => missing(value) ? NOTHING
   : `${value < 0 ? '−' : '+'}${number(Math.abs(value), digits)}`
+export const progress = ({ step, steps, loss }) => steps ? `step ${step} of ${steps}${loss ? `, loss ${number(loss, 3)}` : ''}` : ''
 export const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false })
 export const short = (version) => /-(\d{6})-/.test(version ?? '') ? `#${Number(/-(\d{6})-/.exec(version)[1])}` : (version ?? NOTHING)
 
