@@ -185,7 +185,7 @@ def running_both(plan: AttachedPlan, settings: Settings, target: str) -> Iterato
     """Yield both vLLMs, stopped until their turn, with `osd attach` and a trainer that is stopped too."""
     out, token = plan.out.resolve(), secrets.token_hex(16)
     own = own_settings(
-        settings, out / "data", attach={"host": "127.0.0.1", "port": 0}, serve={"target": target},
+        settings, out / "data", attach={"host": "127.0.0.1", "port": 0, "admin_port": "off"}, serve={"target": target},
         learn={"teacher": "recompute", "interval_requests": max(1, plan.interval)},
     )  # fmt: skip
     config, secret = save_settings(own, out / "osd.toml"), {"OSD_VLLM_TOKEN": token}

@@ -37,7 +37,8 @@ def engine_rows(store: Store) -> list[Row]:
             "requests": said.requests if said else 0, "alpha": said.alpha if said else None,
             "answered_at": at, "age": None if at is None else max(0.0, records.now() - at),
             "dropped": engine.facts.get("harvest", {}).get("dropped", 0), "gain": gain and gain["gain"],
-            "drafting": drafting(store, engine), "restart": restart(store, engine), "up": up, "added_at": engine.added_at,
+            "drafting": drafting(store, engine), "restart": restart(store, engine), "up": up,
+            "added_at": engine.added_at,
             "state": state if attended else "nobody attends to it; run osd attach",
         })  # fmt: skip
     return rows

@@ -117,8 +117,7 @@ def asked() -> set[str]:
     rules = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
     expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     named = {name for one in [*expressions, *(rule["expr"] for rule in rules)] for name in NAME.findall(one)}
-    others = {metric.shown for metric in families.UPSTREAM}  # of `osd serve --upstream`, which is another system
-    return {name for name in named - others if not name.startswith(("osd_attached_", "osd_harvest_"))}  # no engine here
+    return named - {metric.shown for metric in families.UPSTREAM}  # of `osd serve --upstream`, which is another system
 
 
 def scraped(system: dict[str, str]) -> dict[str, set[str]]:
