@@ -131,6 +131,7 @@ CONDITIONS: dict[str, Callable[[Any], ColumnElement[bool]]] = {
     "target": lambda value: SampleRow.target == value,
     "holdout": lambda value: SampleRow.holdout.is_(value),
     "claimed": lambda value: SampleRow.claimed_by.is_not(None) if value else SampleRow.claimed_by.is_(None),
+    "claimed_before": lambda value: SampleRow.claimed_by != value,  # by another run than this one
     "since": lambda value: SampleRow.created_at >= value,
     "before": lambda value: SampleRow.created_at < value,
 }

@@ -14,14 +14,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import ColumnElement, bindparam, insert, select
+from sqlalchemy.orm import Session
 
 from storage.access.tenants import TenantLedger, usable_for
 from storage.errors import BadInput, SegmentDamaged, StoreError
 from storage.files.places import LocalFolder, Swept
 from storage.records import RequestSamples
 from storage.redaction import Redacted, Redactor
-from storage.replay import sample_index
+from storage.replay import reservoir, sample_index
 from storage.replay.exports import Exported, ImportResult, read_export, write_export
 from storage.replay.purge import Purged, Purger, sweep_segments
 from storage.replay.sample_index import ReplayStats, Waiting, routed_to
@@ -172,9 +173,20 @@ class SampleStore:
         newest = SampleRow.created_at.desc(), SampleRow.request_id
         with self._db.session(read_only=True) as session:
             if draft is not None:
-                usable = usable_for(session, draft, self._privacy) & routed_to(session, draft, candidate=candidate)
-                wanted += [usable, about(session, draft), SampleRow.set_aside.is_(None)]
+                wanted += self._teaching(session, draft, candidate)
             return list(session.scalars(select(SampleRow.request_id).where(*wanted).order_by(*newest).limit(limit)))
+
+    def spread(self, draft: str, *, limit: int, seed: str, candidate: bool = False, **conditions: Any) -> list[str]:
+        """Return ids of requests as :meth:`recent` does, but a sample of all of them, even over routes and age, that
+        ``seed`` draws (:mod:`storage.replay.reservoir`)."""
+        with self._db.session(read_only=True) as session:
+            wanted = sample_index.meeting(**conditions) + self._teaching(session, draft, candidate)
+            return reservoir.draw(session, wanted, limit, seed)
+
+    def _teaching(self, session: Session, draft: str, candidate: bool) -> list[ColumnElement[bool]]:
+        """Return SQL conditions for the requests that a draft may learn from."""
+        usable = usable_for(session, draft, self._privacy) & routed_to(session, draft, candidate=candidate)
+        return [usable, about(session, draft), SampleRow.set_aside.is_(None)]
 
     def waiting(self, draft: str) -> Waiting:
         """Return how much a training run of this draft would claim now."""

@@ -36,7 +36,10 @@ class LearnSettings(Section):
     """New requests that a run takes at most, oldest first; the rest is the next run's. Where so many wait, "auto"
     starts one."""
     replay_requests: int = Field(default=64, ge=0)
-    """Requests of earlier runs, newest first, that are trained on again beside the new ones."""
+    """Requests of earlier runs that are trained on again beside the new ones."""
+    replay: Literal["newest", "reservoir"] = "newest"
+    """Which of them: the newest, or, against forgetting, as many of each route and of each age among all that are
+    kept."""
     epochs: int = Field(default=3, ge=1)
     """Passes over new and replayed requests."""
     batch_positions: int = Field(default=128, ge=1)

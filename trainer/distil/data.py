@@ -2,13 +2,15 @@
 
 Judges are requests that the candidate has not seen: those held out, and those that came while it was trained and
 that no run has claimed yet. Both come from the stretch of traffic that the run was trained on: where traffic
-has moved on, older requests would hold a draft to what nobody asks any more.
+has moved on, older requests would hold a draft to what nobody asks any more. A run that replays old requests, so as
+not to forget (``learn.replay``), may be judged by old ones too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -117,14 +119,18 @@ def is_beside(run: TrainingRun) -> bool:
 
 
 def _replayed(store: Store, run: TrainingRun, learn: LearnSettings) -> list[str]:
-    claimed = set(run.request_ids)
-    limit = learn.replay_requests + len(claimed)
     if is_beside(run):  # what it took earlier is what is older
         before = min((s.created_at for s in store.samples.read(run.request_ids)), default=0.0)
-        earlier = store.samples.recent(run.draft, limit=limit, holdout=False, before=before, candidate=True)
-    else:
-        earlier = store.samples.recent(run.draft, limit=limit, holdout=False, claimed=True)
-    return [request for request in earlier if request not in claimed][: learn.replay_requests]
+        return choose_replayed(store, run.draft, run.id, learn, before=before, candidate=True)
+    return choose_replayed(store, run.draft, run.id, learn, claimed_before=run.id)
+
+
+def choose_replayed(store: Store, draft: str, run: str, learn: LearnSettings, **conditions: Any) -> list[str]:
+    """Return ids of the requests that a run trains on again, by ``learn.replay``, newest first: at most
+    ``learn.replay_requests`` that meet the conditions (:meth:`storage.replay.samples.SampleStore.recent`)."""
+    if learn.replay == "newest":
+        return store.samples.recent(draft, limit=learn.replay_requests, holdout=False, **conditions)
+    return store.samples.spread(draft, limit=learn.replay_requests, seed=run, holdout=False, **conditions)
 
 
 def usable(some: Iterable[RequestSamples], vocab_size: int, positions: int = ENDLESS) -> list[RequestSamples]:

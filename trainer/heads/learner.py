@@ -38,7 +38,7 @@ from storage.settings import GateSettings, LearnSettings, Settings
 from storage.store import Store
 from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, positions_of, vocab_size
-from trainer.distil.data import read_since, read_sound, usable
+from trainer.distil.data import choose_replayed, read_since, read_sound, usable
 from trainer.distil.distil import DistilProgress
 from trainer.distil.gate import GateDecision, compare, finite
 from trainer.distil.optimizer import moments_of
@@ -128,7 +128,7 @@ class HeadLearner:
         limit = self.settings.gate.requests
         new = read_sound(store, run.request_ids)
         oldest = min((s.created_at for s in new), default=0.0)
-        replayed = samples.recent(draft, limit=self.settings.learn.replay_requests, holdout=False, before=oldest)
+        replayed = choose_replayed(store, draft, run.id, self.settings.learn, before=oldest)
         store.runs.note_replayed(run, replayed)
         old = read_sound(store, replayed)
         since = min((s.created_at for s in new + old), default=0.0)

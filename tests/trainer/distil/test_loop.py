@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sqlalchemy import select
 
 from storage.errors import DraftHeld, LeaseHeld, StoreWriteFailed, TrainingFailed, WeightsDamaged, WrongState
 from storage.records import DraftVersion, RunState, TokenKind, TrainingRun, VersionState, new_id, now
 from storage.runs import ClaimTerms
 from storage.settings import Settings
+from storage.sql.tables import RunRow
 from storage.store import Store
 from tests.trainer.conftest import Traffic
 from trainer.distil import draft_learner
 from trainer.distil.checkpoints import load_current
+from trainer.distil.data import choose_replayed
 from trainer.distil.gate import GateDecision
 from trainer.distil.loop import run_once
 from trainer.distil.publish import where_to_start
@@ -111,6 +114,24 @@ def test_the_next_run_goes_on_from_there_and_replays_what_came_before(
     traffic(8, held_out=False)
     run = done(run_once(drafted, changed(settings, "learn", replay_requests=3), "default", "me"))
     assert run.result["replayed"] == 3, "as many as the settings say"
+
+
+def test_a_reservoir_is_replayed_of_all_that_earlier_runs_took(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    settings = settings.changed(learn={"epochs": 1, "replay_requests": 4})
+    older = []
+    for _ in range(2):
+        older += [s.request_id for s in traffic(8, held_out=False)]
+        run_once(drafted, settings, "default", "me")
+    traffic(8, held_out=False)
+    settings = settings.changed(learn={"replay": "reservoir"})
+    run = done(run_once(drafted, settings, "default", "me"))
+    assert run.result["replayed"] == 4
+    replayed = drafted.db.scalar(select(RunRow.replayed).where(RunRow.id == run.id))
+    drawn = choose_replayed(drafted, "default", run.id, settings.learn, claimed_before=run.id)
+    assert set(replayed or ()) == set(drawn), "what a repeated run would replay"
+    assert [sum(request in replayed for request in some) for some in (older[:8], older[8:])] == [2, 2]
 
 
 def test_age_starts_a_run_with_fewer(drafted: Store, settings: Settings, traffic: Traffic) -> None:
