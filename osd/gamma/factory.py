@@ -58,7 +58,10 @@ def _analytic(gamma: GammaSettings, own: AnalyticSettings, costs: CostModel) -> 
 
 
 def _q_learning(gamma: GammaSettings, own: QLearningSettings, costs: CostModel) -> GammaController:
-    return QLearningController(gamma.initial, gamma.max, random.Random(own.seed), warmup=own.warmup)
+    return QLearningController(
+        gamma.initial, gamma.max, random.Random(own.seed), warmup=own.warmup, alpha=own.alpha, discount=own.discount,
+        epsilon=own.epsilon, rest=own.rest,
+    )  # fmt: skip
 
 
 def _gammatune(gamma: GammaSettings, own: GammaTuneSettings, costs: CostModel) -> GammaController:
@@ -70,7 +73,7 @@ def _gammatune_plus(gamma: GammaSettings, own: GammaTunePlusSettings, costs: Cos
 
 
 def _confidence(gamma: GammaSettings, own: ConfidenceSettings, costs: CostModel) -> GammaController:
-    return ConfidenceController(gamma.max, tau=own.threshold, adapts=own.adapts)
+    return ConfidenceController(min(own.tokens, gamma.max), tau=own.threshold, adapts=own.adapts)
 
 
 def _specdecpp(gamma: GammaSettings, own: SpecDecSettings, costs: CostModel) -> GammaController:

@@ -27,7 +27,7 @@ def draw(session: Session, wanted: Wanted, limit: int, seed: str) -> list[str]:
     """Return ids of ``limit`` requests that meet ``wanted``, newest first; of fewer, where there are not so many."""
     chance = random.Random(seed)
     counts = select(SampleRow.route, func.count()).where(*wanted).group_by(SampleRow.route)
-    stored = {route: number for route, number in session.execute(counts)}
+    stored = {row[0]: row[1] for row in session.execute(counts)}
     found: list[tuple[float, str]] = []
     for route, number in shares(stored, limit, chance).items():
         start = chance.randrange(stored[route])

@@ -92,6 +92,14 @@ class AnalyticSettings(Section):
 class QLearningSettings(Section):
     warmup: int = Field(default=25, ge=0)
     """Requests in which gammas are tried at random, fewer and fewer."""
+    alpha: float = Field(default=0.1, gt=0, le=1)
+    """α: how far a round moves its entry of the table."""
+    discount: float = Field(default=0.9, ge=0, lt=1)
+    """λ: worth of the round after, beside this one's reward."""
+    epsilon: float = Field(default=0.05, ge=0, le=1)
+    """ε: share of gammas that are tried at random after the warm-up."""
+    rest: float = Field(default=0.0, ge=0, le=1)
+    """Reward of a round without a draft: the accepted share of drafted tokens below which drafting does not pay."""
     seed: int = 0
     """Seeds the random gammas."""
 
@@ -111,6 +119,8 @@ class GammaTunePlusSettings(GammaTuneSettings):
 class ConfidenceSettings(Section):
     threshold: float = Field(default=0.4, gt=0, lt=1)
     """τ: drafting stops after a token where the draft is less sure than this."""
+    tokens: int = Field(default=20, ge=1)
+    """Drafted tokens of a round at most, transformers' num_assistant_tokens; and no more than gamma.max."""
     adapts: bool = False
     """Whether τ moves to what a request's judged tokens say, as in transformers."""
 

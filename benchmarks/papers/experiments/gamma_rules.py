@@ -13,6 +13,7 @@ from benchmarks.figures import PaperFigure, exact, farthest, jackknife, least, r
 from benchmarks.gamma.costed import CostedTexts, Floats
 from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, Rows
 from benchmarks.papers.experiments.replays import (
+    Make,
     ReplayedTexts,
     fixed,
     papers_analytic,
@@ -33,6 +34,11 @@ def chosen(bench: PapersBench, texts: ReplayedTexts, name: str, grid: Grid) -> F
     """Return milliseconds of each text under a rule with the constants of a grid that are best on other texts."""
     tried = [{name: dict(zip(grid, values, strict=True))} for values in product(*grid.values())]
     return tuned({str(each): texts.under(rule(bench, name, tables=each)) for each in tried})
+
+
+def begun(bench: PapersBench, name: str, initial: int) -> Make:
+    """Return what makes a rule with an initial length; that of `confidence` holds all along, as in transformers."""
+    return rule(bench, name, initial, tables={"confidence": {"tokens": initial}})
 
 
 class AgainstWindows(PaperExperiment):
@@ -164,7 +170,7 @@ class InitialLengths(PaperExperiment):
         """Replay every method from every initial length, and from γ = 4 with every constant."""
         texts = replayed(bench, self, self.costs)
         found = {
-            name: texts.under_all({initial: rule(bench, own, initial) for initial in self.initials})
+            name: texts.under_all({initial: begun(bench, own, initial) for initial in self.initials})
             for name, own in self.methods.items()
         }
         picked = {name: chosen(bench, texts, self.methods[name], grid) for name, grid in self.constants.items()}

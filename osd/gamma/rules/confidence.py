@@ -1,6 +1,7 @@
 """transformers' ``assistant_confidence_threshold``: draft until the draft is unsure (stopping_criteria.py).
 
-A draft ends after the first token to which the draft model gave less probability than τ, or at 20 tokens.
+A draft ends after the first token to which the draft model gave less probability than τ, or at
+``num_assistant_tokens``, 20 unless set, which with that threshold stays what it is (schedule ``constant``).
 transformers also moves τ after every round where scikit-learn is installed (candidate_generator.py). Each verified
 token is a sample, its probability the score, its acceptance the label, and τ becomes the score that minimises
 
@@ -14,8 +15,6 @@ from __future__ import annotations
 
 from osd.gamma.base import DraftDecision, Observation, RowByRow, Signal
 
-TOKENS = 20
-"""transformers' ``num_assistant_tokens``."""
 MISSED = 3.0
 """Cost of ending before a token that would be accepted, relative to drafting one that is refused."""
 ENOUGH = 5
@@ -83,13 +82,13 @@ class ConfidenceRow:
 
 
 class ConfidenceController(RowByRow):
-    """The confidence threshold rule: ``tau`` in (0, 1); no more than ``maximum`` tokens, nor than 20."""
+    """The confidence threshold rule: ``tau`` in (0, 1); no more than ``maximum`` tokens."""
 
     name: str = "confidence"
     signal: Signal = "confidence"
 
     def __init__(self, maximum: int, *, tau: float = 0.4, adapts: bool = False) -> None:
-        self._gamma, self._tau, self._adapts = min(TOKENS, maximum), tau, adapts
+        self._gamma, self._tau, self._adapts = maximum, tau, adapts
 
     def start(self) -> ConfidenceRow:
         """Return the state of a new request."""

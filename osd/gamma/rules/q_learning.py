@@ -1,14 +1,16 @@
 """Method 4 of on-the-fly adaptation: Q-learning chooses γ (Algorithm 2). A table on the CPU, no network.
 
     state    γ of the round before
-    action   γ of the next round, 1 to γ_max
-    reward   share of the drafted tokens that was accepted
+    action   γ of the next round, 0 to γ_max
+    reward   share of the drafted tokens that was accepted; ``rest`` where none was drafted
 
     Q(s, a) ← Q(s, a) + α (reward + λ max Q(a, ·) − Q(s, a))
 
-All requests of an engine teach one table. The paper warms its agent up on 25 trials; here the share of γs drawn at
-random falls from all, in the first request, to ``EXPLORE`` after ``warmup`` of them. A γ of 0 has no reward and is no
-action. α, λ and the last share are not in the paper.
+All requests of an engine teach one table. The paper says what state, action and reward are, and warms its agent up on
+25 trials. The rest is osd's: here the share of γs drawn at random falls from all, in the first request, to ε after
+``warmup`` of them; α, λ and ε have no values in the paper; and of no drafted tokens there is no share, so that a row
+rests where drafting is worth less than ``rest``, by default only where nothing is accepted. It drafts again once a γ
+drawn at random was worth more.
 """
 
 from __future__ import annotations
@@ -16,13 +18,6 @@ from __future__ import annotations
 import random
 
 from osd.gamma.base import Observation, RowByRow
-
-ALPHA = 0.1
-"""α: how far a round moves its entry."""
-DISCOUNT = 0.9
-"""λ: worth of the round after, beside this one's reward."""
-EXPLORE = 0.05
-"""Share of γs drawn at random after the warm-up."""
 
 
 class QLearningRow:
@@ -43,7 +38,7 @@ class QLearningRow:
         """Learn from a round, Algorithm 2 lines 16 to 18. A request's first γ, or one that a length limit cut, was not
         chosen by the agent and teaches nothing."""
         if self._before is not None and seen.drafted == self._gamma:
-            self._controller.learn(self._before, self._gamma, seen.accepted / seen.drafted)
+            self._controller.learn(self._before, self._gamma, self._controller.reward(seen))
         self._before = self._gamma
         self._gamma = self._controller.choose(self._gamma)
 
@@ -60,13 +55,14 @@ class QLearningController(RowByRow):
         chance: random.Random,
         *,
         warmup: int = 25,
-        alpha: float = ALPHA,
-        discount: float = DISCOUNT,
-        explore: float = EXPLORE,
+        alpha: float = 0.1,
+        discount: float = 0.9,
+        epsilon: float = 0.05,
+        rest: float = 0.0,
     ) -> None:
-        self.initial = max(1, initial)
+        self.initial = initial
         self._maximum, self._chance, self._warmup = maximum, chance, warmup
-        self._alpha, self._discount, self._explore = alpha, discount, explore
+        self._alpha, self._discount, self._epsilon, self._rest = alpha, discount, epsilon, rest
         self._values = [[0.0] * (maximum + 1) for _ in range(maximum + 1)]
         self._started = 0
 
@@ -79,16 +75,20 @@ class QLearningController(RowByRow):
     def exploring(self) -> float:
         """Share of γs drawn at random now."""
         left = 1 - (self._started - 1) / self._warmup if self._warmup else 0.0
-        return max(self._explore, left)
+        return max(self._epsilon, left)
 
     def choose(self, state: int) -> int:
         """Return the action after a round of γ = ``state``; the least γ where several are worth the same."""
         if self._chance.random() < self.exploring:
-            return self._chance.randint(1, self._maximum)
+            return self._chance.randint(0, self._maximum)
         values = self._values[state]
-        return values.index(max(values[1:]), 1)
+        return values.index(max(values))
+
+    def reward(self, seen: Observation) -> float:
+        """Return what a round was worth, Algorithm 2 lines 18 and 19."""
+        return seen.accepted / seen.drafted if seen.drafted else self._rest
 
     def learn(self, state: int, action: int, reward: float) -> None:
         """Apply the Bellman update to Q(state, action)."""
-        worth = reward + self._discount * max(self._values[action][1:])
+        worth = reward + self._discount * max(self._values[action])
         self._values[state][action] += self._alpha * (worth - self._values[state][action])

@@ -30,11 +30,6 @@ def test_a_trace_worked_by_hand() -> None:
     assert [draft(row, *each) for each in rounds] == [3, 1, 6, 2]
 
 
-def test_no_more_than_20() -> None:
-    assert ConfidenceController(64).start().next_gamma(1) == 20
-    assert ConfidenceController(12).start().next_gamma(1) == 12
-
-
 def test_a_threshold_that_moves_worked_by_hand() -> None:
     row = ConfidenceController(12, tau=0.4, adapts=True).start()
     # six judged tokens: accepted 0.9 0.8 0.6, refused 0.5, then accepted 0.7, refused 0.5

@@ -57,6 +57,11 @@ def test_an_initial_gamma_above_the_maximum_is_refused(name: str) -> None:
         ("confidence__adapts", "perhaps"),
         ("q_learning__warmup", -1),
         ("q_learning__seed", "x"),
+        ("q_learning__alpha", 0.0),
+        ("q_learning__discount", 1.0),
+        ("q_learning__epsilon", 1.5),
+        ("q_learning__rest", -0.1),
+        ("confidence__tokens", 0),
     ],
 )
 def test_a_setting_out_of_range_is_named(key: str, value: object) -> None:
@@ -99,8 +104,30 @@ def test_the_settings_of_q_learning_reach_it() -> None:
 
     first, again, other = (choices(gamma__q_learning__seed=seed) for seed in (1, 1, 2))
     assert first == again != other
-    without, after = (choices(gamma__q_learning__warmup=requests)[1:].count(1) for requests in (0, 25))
+    without, after = (choices(gamma__q_learning__warmup=requests)[1:].count(0) for requests in (0, 25))
     assert without > 30 > after  # nothing pays: the least
+    assert set(choices(gamma__q_learning={"warmup": 0, "epsilon": 0.0})[1:]) == {0}
+
+
+@pytest.mark.parametrize("changed", [{"alpha": 0.5}, {"discount": 0.2}, {"rest": 0.5}])
+def test_the_constants_of_q_learning_reach_its_table(changed: dict[str, float]) -> None:
+    own = {"alpha": 0.25, "discount": 0.8, "rest": 0.125, "epsilon": 0.0, "warmup": 0} | changed
+    gamma = settings_of(gamma__rule="q_learning", gamma__initial=0, gamma__q_learning=own).gamma
+    controller = make_controller(gamma, CostModel())
+    play_alone(controller, [0, 0, 0])  # rests, twice by choice
+    first = own["alpha"] * own["rest"]
+    second = first + own["alpha"] * (own["rest"] + own["discount"] * first - first)
+    assert controller._values[0][0] == pytest.approx(second)
+
+
+def test_a_confident_draft_ends_at_transformers_number_of_tokens() -> None:
+    def most(**changes: int) -> int:
+        gamma = settings_of(gamma__rule="confidence", gamma__max=24, **changes).gamma
+        return make_controller(gamma, CostModel()).start().next_gamma(1)
+
+    assert most() == settings_of().gamma.confidence.tokens == 20
+    assert most(gamma__confidence__tokens=5) == 5
+    assert most(gamma__confidence__tokens=30) == 24
 
 
 def test_fixed_is_fixed() -> None:

@@ -29,7 +29,7 @@ class Told(random.Random):
 
 def test_a_trace_worked_by_hand() -> None:
     controller = QLearningController(
-        2, 3, Told([3, 1, 3, 2, None, None, None, None]), warmup=0, alpha=0.5, discount=0.5, explore=0.5
+        2, 3, Told([3, 1, 3, 2, None, None, None, None]), warmup=0, alpha=0.5, discount=0.5, epsilon=0.5
     )
     # Q is 0 everywhere; Q(s, a): s the γ before, a the γ of the round
     # γ 2: the first, nobody's choice.                                          Tries 3
@@ -48,7 +48,36 @@ def test_a_trace_worked_by_hand() -> None:
 
 def test_of_gammas_worth_the_same_the_least_is_taken() -> None:
     controller = QLearningController(3, 8, Told([None, None]), warmup=0)
-    assert play_alone(controller, [0, 0]) == [3, 1, 1]
+    assert play_alone(controller, [0, 0]) == [3, 0, 0]
+
+
+def test_a_trace_that_rests_worked_by_hand() -> None:
+    controller = QLearningController(
+        1, 2, Told([0, 1, None, None, None, None]), warmup=0, alpha=0.5, discount=0.5, epsilon=0.5, rest=0.4
+    )
+    # γ 1: the first, nobody's choice.                                              Tries 0
+    # γ 0 after 1, reward 0.4:         Q(1,0) = 0.5 (0.4 + 0.5 · 0) = 0.2.            Tries 1
+    # γ 1 after 0, 0 of 1, reward 0:   Q(0,1) = 0.5 (0 + 0.5 · Q(1,0)) = 0.05.        After 1 best is 0
+    # γ 0 after 1, reward 0.4:         Q(1,0) = 0.2 + 0.5 (0.4 + 0.025 − 0.2) = 0.3125.   After 0 best is 1
+    # γ 1 after 0, 1 of 1, reward 1:   Q(0,1) = 0.05 + 0.5 (1 + 0.15625 − 0.05) = 0.603125.   After 1 best is 0
+    # γ 0 after 1, reward 0.4:         Q(1,0) = 0.3125 + 0.5 (0.4 + 0.3015625 − 0.3125) = 0.50703125.   Then 1
+    assert play_alone(controller, [1, 0, 0, 0, 1, 0]) == [1, 0, 1, 0, 1, 0, 1]
+    assert controller._values[0] == [0.0, pytest.approx(0.603125), 0.0]
+    assert controller._values[1] == [pytest.approx(0.50703125), 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("rest", "accepted", "rests"), [(0.0, 0, True), (0.0, 1, False), (0.3, 1, False), (0.9, 1, True)]
+)
+def test_it_rests_where_drafting_is_worth_less(rest: float, accepted: int, rests: bool) -> None:
+    """Half of a draft of two is accepted, or nothing."""
+    controller = QLearningController(2, 2, random.Random(0), warmup=25, rest=rest)
+    for _ in range(60):
+        row, chosen = controller.start(), []
+        for _ in range(100):
+            chosen.append(gamma := row.next_gamma(1))
+            row.observe(Observation(gamma, gamma, accepted if gamma == 2 else 0))
+    assert chosen.count(0 if rests else 2) > 80
 
 
 def test_a_window_that_a_length_limit_cut_teaches_nothing() -> None:
@@ -67,7 +96,7 @@ def test_what_one_request_teaches_the_next_one_knows() -> None:
 
 
 def test_fewer_and_fewer_are_tried_during_warm_up() -> None:
-    controller = QLearningController(4, 8, random.Random(0), warmup=4, explore=0.1)
+    controller = QLearningController(4, 8, random.Random(0), warmup=4, epsilon=0.1)
     shares = []
     for _ in range(6):
         controller.start()
