@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from benchmarks.figures import PaperFigure, exact, farthest, jackknife, least, ratio_of_sums
 from benchmarks.gamma.costed import CostedTexts, Floats
+from benchmarks.gamma.simulate import Make
 from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, Rows
 from benchmarks.papers.experiments.replays import (
-    Make,
     ReplayedTexts,
     fixed,
     papers_analytic,
