@@ -17,6 +17,7 @@ from storage.routes.matches import checked
 from storage.routes.route_rows import require_name
 from storage.settings import Settings
 from storage.store import Store
+from storage.versions.feature_kinds import why_no_method
 from storage.versions.forks import adopt, base_of, fork
 from storage.versions.weights import kind_of
 
@@ -58,7 +59,10 @@ def make(store: Store, settings: Settings, made: RouteDraft) -> DraftVersion:
     if made.origin is not None and Path(made.origin).is_dir():
         version = _from_folder(store, made.name, Path(made.origin))
     else:
-        version = fork(store.versions, made.name, _origin(store, made.origin or DEFAULT_DRAFT, kind))
+        origin = store.versions.get(_origin(store, made.origin or DEFAULT_DRAFT, kind))
+        if reason := why_no_method(origin.kind, kind):
+            raise BadInput(reason=f"{origin.id}: {reason}; give --kind full.")
+        version = fork(store.versions, made.name, origin.id)
     if made.kind is not None:
         store.versions.set_options(made.name, {"method": made.kind})
     return version

@@ -54,8 +54,8 @@ class LearnSettings(Section):
     clip_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this norm."""
     method: Literal["full", "lora"] = "full"
-    """Train all weights, or a LoRA adapter over the starting draft (PEFT). A feature draft has about an adapter's size
-    and is always trained whole."""
+    """Train all weights, or a LoRA adapter over the starting draft (PEFT). Medusa, EAGLE and EAGLE-3
+    drafts have about an adapter's size and take none."""
     lora_rank: int = Field(default=32, ge=1)
     """Rank of a new adapter in the layers."""
     lora_head_rank: int = Field(default=16, ge=0)

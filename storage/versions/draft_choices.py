@@ -32,7 +32,8 @@ from storage.records import DEFAULT_DRAFT
 from storage.settings import LearnSettings
 from storage.sql.drivers import plain
 from storage.sql.ledger import NAME, known_drafts
-from storage.sql.tables import DraftRow, VersionAliasRow
+from storage.sql.tables import DraftRow, VersionAliasRow, VersionRow
+from storage.versions.feature_kinds import why_no_method
 
 
 class HoldKind(str, Enum):
@@ -133,6 +134,14 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
         problem = error.errors()[0]
         raise BadInput(reason=f"{problem['input']!r} is no {problem['loc'][0]} of a draft: {problem['msg']}.") from None
     return dict(options)
+
+
+def set_options(session: Session, draft: DraftRow, options: dict[str, Any]) -> None:
+    """Replace a locked draft's options. Raises BadInput for a method that is not for a draft of its kind."""
+    current = session.get(VersionRow, draft.current_version)
+    if current and (reason := why_no_method(current.kind, options.get("method"))):
+        raise BadInput(reason=f"{draft.name}: {reason}.")
+    draft.options = options
 
 
 def read_options(session: Session, draft: str) -> dict[str, Any]:

@@ -24,6 +24,13 @@ BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "U32": 32, "U64": 64}
 """Bits of each number type."""
 
 
+def why_no_method(kind: str, method: str | None) -> str | None:
+    """Return why a draft of this ``kind`` is not trained by ``method`` (``learn.method``); None where it may be."""
+    if kind not in FEATURE_KINDS or method != "lora":
+        return None
+    return f"a draft of kind {kind} takes no adapter: it has about an adapter's size and is trained whole (full)"
+
+
 def feature_kind(folder: Path) -> str | None:
     """Return the kind of feature draft in a folder; None for any other folder. Published EAGLE folders call themselves
     a Llama of one layer, and are known by the weights that stand before it."""

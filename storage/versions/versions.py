@@ -116,10 +116,11 @@ class VersionLedger:
         return self._db.read(draft_choices.read_options, draft)
 
     def set_options(self, draft: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace the draft's overrides. Raises UnknownDraft, and BadInput for another key or a value out of range."""
+        """Replace the draft's overrides. Raises UnknownDraft, and BadInput for another key, a value out of range, or a
+        method that is not for a draft of its kind."""
         kept = draft_choices.checked_options(wanted)
         with self._db.session() as session:
-            lock_draft(session, draft).options = kept
+            draft_choices.set_options(session, lock_draft(session, draft), kept)
         return kept
 
     def folder(self, version: DraftVersion) -> Path:

@@ -29,7 +29,7 @@ from storage.errors import BadSetting, FeaturesNotKept
 from storage.records import DraftVersion, RequestSamples
 from storage.settings import LearnSettings, Settings
 from storage.store import Store
-from storage.versions.feature_kinds import FEATURE_KINDS
+from storage.versions.feature_kinds import FEATURE_KINDS, why_no_method
 from storage.versions.targets import SHORT
 from trainer.distil.branching import context_length
 from trainer.distil.collate import TrainingBatch, collate, plan
@@ -246,14 +246,16 @@ class Teachers:
 
 
 def learning_of(learn: LearnSettings, version: DraftVersion) -> LearnSettings:
-    """Return the settings that a draft is trained by: one that reads hidden states is about as large as an adapter, and
-    is trained whole. Raises BadSetting for positions that it cannot learn from."""
-    if version.kind not in FEATURE_KINDS:
-        return learn
-    if learn.teacher == "recorded" and learn.positions == "rejected":
+    """Return the settings that a draft is trained by.
+
+    Raises BadSetting for a method that is not for its kind, and for positions that a feature draft cannot learn from.
+    """
+    if reason := why_no_method(version.kind, learn.method):
+        raise BadSetting(source="settings", key="learn.method", reason=f"{version.draft}: {reason}")
+    if version.kind in FEATURE_KINDS and learn.teacher == "recorded" and learn.positions == "rejected":
         reason = "between the rejected positions hidden states are missing; set verified, or learn.teacher = recompute"
         raise BadSetting(source="settings", key="learn.positions", reason=reason)
-    return learn.model_copy(update={"method": "full"})
+    return learn
 
 
 def load_target(settings: Settings, device: torch.device, *, hollow: bool) -> FeatureTarget:

@@ -166,6 +166,15 @@ def test_number_0_proposes_as_many_tokens_as_learn_draft_vocabulary_says(osd, ki
     assert draft.token_map is not None and len(draft.token_map) == 16
 
 
+def test_a_feature_draft_has_no_adapter_over_it(osd, tmp_path: Path):
+    done = osd("drafts", "new", "code", "--kind", "eagle", "--target", target_in(tmp_path / "target"))
+    refused = osd("router", "add", "sql", "--new-draft", "--from", "code", "--kind", "lora")
+    assert refused.exit_code == 2 and "a draft of kind eagle takes no adapter" in refused.stderr
+    assert "give --kind full" in refused.stderr
+    assert {row["draft"] for row in json.loads(osd("drafts", "list", "--json").stdout)} == {"code"}
+    assert osd("router", "add", "sql", "--new-draft", "--from", done.stdout.strip(), "--kind", "full").exit_code == 0
+
+
 def test_options_of_another_kind_of_draft_are_refused(osd, tmp_path: Path):
     target = target_in(tmp_path / "target")
     heads = osd("drafts", "new", "code", "--kind", "eagle", "--heads", 3, "--target", target)

@@ -14,7 +14,7 @@ from osd.models.features.files import load_feature_draft, save_feature_draft
 from osd.models.features.new import new_feature_draft
 from osd.models.features.target import FeatureTarget
 from osd.models.model_digest import model_digest
-from storage.errors import BadSetting, FeaturesNotKept
+from storage.errors import BadInput, BadSetting, FeaturesNotKept
 from storage.records import RequestSamples, RunState, TrainingRun, new_id, now
 from storage.replay.segment_files import is_held_out
 from storage.settings import Settings
@@ -142,6 +142,21 @@ def test_another_target_or_none_is_refused_by_name(
         run_once(store, taught.changed(serve={"target": None}), "default", "me")
     with pytest.raises(BadSetting, match=r"learn\.positions"):
         run_once(store, taught.changed(learn={"teacher": "recorded", "positions": "rejected"}), "default", "me")
+
+
+def test_an_adapter_is_refused_by_name(
+    store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path
+) -> None:
+    register(store, target, tmp_path / "zero", "medusa")
+    send(store, target, all_texts, held_out=False, count=8)
+    with pytest.raises(BadSetting, match=r"learn\.method: default: a draft of kind medusa takes no adapter.*\(full\)"):
+        run_once(store, taught.changed(learn={"method": "lora"}), "default", "me")
+    assert store.samples.waiting("default").requests == 8
+    with pytest.raises(BadInput, match=r"default: a draft of kind medusa takes no adapter"):
+        store.versions.set_options("default", {"method": "lora", "lora_rank": 4})
+    assert store.versions.set_options("default", {"method": "full"}) == store.versions.options("default")
+    run = trained(store, taught.changed(learn={"method": "lora"}))
+    assert run.state in (RunState.PUBLISHED, RunState.REJECTED) and run.settings["method"] == "full"
 
 
 def test_an_ordinary_draft_may_learn_from_whole_distributions(
