@@ -98,14 +98,14 @@ class PickingHead(OutputHead):
         return hidden.flatten(0, 1).index_select(0, self._left.pop(0))
 
 
-def reached(batch: TrainingBatch, depths: Sequence[Depth], accepted: Sequence[Tensor]) -> list[Tensor]:
-    """Return by step (n,) the chance that a chain gets as far as each position: the product of the chances ``accepted``
-    (n,) of its earlier tokens. A chain ends at a position that was not recorded."""
+def reached(batch: TrainingBatch, at: Sequence[Tensor], accepted: Sequence[Tensor]) -> list[Tensor]:
+    """Return by step (n,) the chance that a chain gets as far as each of the batch's positions ``at`` (n,): the product
+    of the chances ``accepted`` (n,) of its earlier tokens. A chain ends at a position that was not recorded."""
     chances, width = [], batch.input_ids.shape[1]
     got = accepted[0].new_zeros(len(batch.input_ids) * width)
-    for depth, chance in zip(depths, accepted, strict=True):
-        flat = batch.rows[depth.at] * width + batch.columns[depth.at]
-        before = got[flat - 1] if depth.step else torch.ones_like(chance)
+    for step, (index, chance) in enumerate(zip(at, accepted, strict=True)):
+        flat = batch.rows[index] * width + batch.columns[index]
+        before = got[flat - 1] if step else torch.ones_like(chance)
         chances.append(before)
         got = torch.zeros_like(got).index_copy_(0, flat, before * chance)
     return chances

@@ -138,7 +138,19 @@ def evidence_of(measure: Measure, result: Comparison, before: DraftScores, after
         for when, scores in (("before", before), ("after", after))
     }
     facts = {name: finite(number) for name, number in asdict(result).items()}
-    return {"measure": measure, **facts, "confidence": result.confidence, **shares}
+    depths = depths_of(measure, before, "before") | depths_of(measure, after, "after")
+    return {"measure": measure, **facts, "confidence": result.confidence, **shares, **depths}
+
+
+def depths_of(measure: Measure, scores: DraftScores, when: str) -> dict[str, list[float]]:
+    """Return by depth, from 0, the share of first choices that were right, of chains that were right so far, and, where
+    distributions were kept, the probability that the target gave those first choices."""
+    chains = scores.chains.sum(0)
+    known = {"right": scores.right} | ({"target_probability": scores.chosen} if measure != "agreement" else {})
+    return {
+        f"{name}_by_depth_{when}": (sums.sum(0)[chains > 0] / chains[chains > 0]).round(4).tolist()
+        for name, sums in known.items()
+    }
 
 
 def comparable(

@@ -4,13 +4,17 @@ Of drafts that read the target's hidden states chains are scored (:mod:`trainer.
 draft after the first token rests on what they said before: a position is a token that a chain of ``learn.steps`` would
 have drafted, and its score is the chance that the chain gets there and the token is accepted. The mean is accepted ÷
 drafted.
+
+First choices are counted by depth: a chain that begins anywhere in an output has a depth d where all its earlier first
+choices were the tokens that followed, d = 0 always. An ordinary draft reads the text up to there, a feature draft its
+own features.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +35,8 @@ Measure = Literal["expected_acceptance", "agreement"]
 
 SCORING_TOKENS = 4096
 """Tokens in a scoring batch, padding included."""
+DEPTHS = 5
+"""Depths at which first choices of an ordinary draft are counted; of a feature draft there are ``learn.steps``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,10 +50,28 @@ class DraftScores:
     """min(p_out, q_out), by which the true value may be higher."""
     agreement: Array
     """Positions where the draft's first choice is the emitted token."""
+    chains: Array
+    """(n, D) chains that have depth d."""
+    right: Array
+    """(n, D) those whose first choice there is the emitted token."""
+    chosen: Array
+    """(n, D) the target's probability of their first choice; 0 where it is not among the tokens that were kept."""
 
     def of(self, measure: Measure) -> Array:
         """Return the sums of one measure."""
         return self.expected if measure == "expected_acceptance" else self.agreement
+
+
+class Counted(NamedTuple):
+    """What is counted at n positions of a batch, of chains that have one depth there."""
+
+    requests: Tensor
+    """(n,)"""
+    depth: int
+    by_depth: tuple[Tensor, ...]
+    """(n,) each: what is summed in ``chains``, ``right`` and ``chosen``."""
+    columns: tuple[Tensor, ...] = ()
+    """(n,) each: what is summed in the other arrays of DraftScores, in their order."""
 
 
 @torch.no_grad()
@@ -60,27 +84,36 @@ def score(
     """Score a draft on requests that have positions; ``lessons`` say what a feature draft reads. Raises
     FeaturesNotKept."""
     samples = [without_branches(s) for s in samples]  # texts are what it drafts
-    sums = np.zeros((4, len(samples)))
+    depths = lessons.steps if lessons and isinstance(model, FeatureDraft) else DEPTHS
+    sums, by_depth = np.zeros((4, len(samples))), np.zeros((depths, 3, len(samples)))
     for chunk in plan(samples, SCORING_TOKENS):
         some = [samples[i] for i in chunk]
         batch = collate(some, chunk).to(device_of(model))
         batch = batch if lessons is None else lessons.teacher.complete(batch, some)
-        for requests, *columns in _columns(model, batch, lessons):
-            for row, column in zip(sums, columns, strict=True):
-                np.add.at(row, requests.numpy(force=True), column.double().numpy(force=True))
+        for counted in _counted(model, batch, lessons):
+            rows, columns = [*by_depth[counted.depth], *sums], counted.by_depth + counted.columns
+            for row, column in zip(rows, columns, strict=False):
+                np.add.at(row, counted.requests.numpy(force=True), column.double().numpy(force=True))
         between()
-    return DraftScores(*sums)
+    return DraftScores(*sums, *by_depth.transpose(1, 2, 0))
 
 
-def _columns(model: nn.Module, batch: TrainingBatch, lessons: Lessons | None) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the requests (n,) of some positions, and there (n,) each of DraftScores' numbers."""
+def _counted(model: nn.Module, batch: TrainingBatch, lessons: Lessons | None) -> Iterator[Counted]:
+    """Yield what is counted in a batch, depth after depth."""
     if isinstance(model, FeatureDraft):
         assert lessons is not None
         yield from chain_scores(model, batch, lessons)
         return
     logits = predict(model, batch)
     expected, unknown = overlaps(batch, slice(None), logits)
-    yield batch.requests, torch.ones_like(expected), expected, unknown, logits.argmax(dim=1) == batch.tokens
+    choices = logits.argmax(dim=1)
+    right, chosen = (choices == batch.tokens).float(), chances_of(batch, slice(None), choices, logits.shape[1])
+    begun = [batch.columns - step >= batch.starts for step in range(1, DEPTHS)]
+    at = [torch.arange(len(right), device=right.device), *(each.nonzero().squeeze(1) for each in begun)]
+    columns = torch.ones_like(expected), expected, unknown, right
+    for depth, (index, got) in enumerate(zip(at, reached(batch, at, [right[index] for index in at]), strict=True)):
+        by_depth = got, got * right[index], got * chosen[index]
+        yield Counted(batch.requests[index], depth, by_depth, () if depth else columns)
 
 
 def overlaps(batch: TrainingBatch, index: Tensor | slice, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,16 +129,28 @@ def overlaps(batch: TrainingBatch, index: Tensor | slice, logits: Tensor) -> tup
     return expected_acceptance(p[:, :k], q[:, :k]), expected_acceptance(p[:, k:], q[:, k:])
 
 
-def chain_scores(draft: FeatureDraft, batch: TrainingBatch, lessons: Lessons) -> Iterator[tuple[Tensor, ...]]:
+def chances_of(batch: TrainingBatch, index: Tensor | slice, choices: Tensor, width: int) -> Tensor:
+    """Return (n,) the target's probabilities of tokens (n,) at the batch's positions ``index`` (n,), out of ``width``
+    that the draft knows; 0 for those that were not kept."""
+    if batch.rows_logprobs is not None:
+        return fitted(batch.rows_logprobs[index], width).gather(1, choices.unsqueeze(1)).squeeze(1).exp()
+    return (batch.topk_logprobs[index].exp() * (batch.topk_ids[index] == choices.unsqueeze(1))).sum(1)
+
+
+def chain_scores(draft: FeatureDraft, batch: TrainingBatch, lessons: Lessons) -> Iterator[Counted]:
     """Yield the same of each step of the chains over a batch."""
     depths = unroll_at(draft, lessons.teacher.shared, batch, lessons.steps)
     whole = [spread(draft, depth.logits) for depth in depths]
     both = [overlaps(batch, depth.at, logits) for depth, logits in zip(depths, whole, strict=True)]
-    right = [(each.argmax(1) == batch.tokens[d.at]).float() for each, d in zip(whole, depths, strict=True)]
-    sampled, greedy = (reached(batch, depths, chances) for chances in ([known for known, _ in both], right))
-    for depth, (known, unknown), agrees, chance, straight in zip(depths, both, right, sampled, greedy, strict=True):
-        drafted = torch.ones_like(known)
-        yield batch.requests[depth.at], drafted, chance * known, chance * unknown, straight * agrees
+    at, choices = [depth.at for depth in depths], [each.argmax(1) for each in whole]
+    right = [(some == batch.tokens[index]).float() for some, index in zip(choices, at, strict=True)]
+    sampled, greedy = (reached(batch, at, chances) for chances in ([known for known, _ in both], right))
+    for depth, index in enumerate(at):
+        (known, unknown), straight = both[depth], greedy[depth]
+        agrees = straight * right[depth]
+        columns = torch.ones_like(known), sampled[depth] * known, sampled[depth] * unknown, agrees
+        by_depth = straight, agrees, straight * chances_of(batch, index, choices[depth], draft.vocab_size)
+        yield Counted(batch.requests[index], depth, by_depth, columns)
 
 
 def joined(scores: Sequence[DraftScores]) -> DraftScores:
