@@ -37,9 +37,9 @@ def publish_and_roll_back(vllm: Serving, home: Home) -> None:
 
     before = home.store.versions.current(DEFAULT_DRAFT)
     version = home.store.versions.stage(DEFAULT_DRAFT, before.id, "full", write)
-    assert not home.osd("drafts", "promote", version.id).returncode
+    assert not home.osd("drafts", "promote", version.id, "--yes").returncode
     until(lambda: serves(home.store.versions.folder(version)))
-    assert not home.osd("drafts", "rollback", DEFAULT_DRAFT).returncode
+    assert not home.osd("drafts", "rollback", DEFAULT_DRAFT, "--yes").returncode
     until(lambda: serves(home.store.versions.folder(before)))
 
 
