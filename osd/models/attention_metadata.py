@@ -5,7 +5,7 @@ A tree of drafted tokens is depths, and a mask by which each token sees its ance
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -43,8 +43,9 @@ class AttentionMetadata:
     """Positions that are read: those of the longest row, this pass included."""
     queries: Tensor
     """(B, T) int64: ``positions``, also where the model knows none: they are those of padding."""
-    columns: Tensor | None = None
-    """(B, T) int64: where a tree's tokens stand among their row's keys; None for chains, whose keys stand in order."""
+    tree: tuple[Tensor, Tensor] | None = None
+    """(B, K) int64 each: where a tree's tokens, those fed before included, stand among their row's keys, and their
+    positions; None for chains, whose keys stand in order."""
     packed: Tensor | None = None
     """(N,) int64: which of the B · T tokens are computed; None for all of them."""
     _windows: dict[int, Sequence[AttentionGroup]] = field(default_factory=dict)
@@ -53,8 +54,9 @@ class AttentionMetadata:
         """Return the mask of a layer whose queries see less, by the positions of both; a tree's tokens stand at their
         depths."""
         keys = torch.arange(self.span, device=self.queries.device).unsqueeze(0)
-        if self.columns is not None:
-            keys = keys.repeat(len(self.columns), 1).scatter_(1, self.columns, self.queries)
+        if self.tree is not None:
+            columns, positions = self.tree
+            keys = keys.repeat(len(columns), 1).scatter_(1, columns, positions)
         seen = sees(self.queries.unsqueeze(2), keys.unsqueeze(1)).unsqueeze(1)
         return self.mask.masked_fill(~seen, torch.finfo(self.mask.dtype).min)
 
@@ -142,7 +144,10 @@ class AttentionMetadataBuilder:
         visible = (self._ramp[: self._wide(span)] < begin).unsqueeze(1).repeat(1, width, 1)
         visible.scatter_(2, grown.unsqueeze(1).expand(-1, width, -1), seen)
         begins = [start + offset for start in starts]
-        return self._feed(0, begins, counts, begin + depths, grown[:, offset:], visible, span, packed)
+        # a token that was fed before is as deep as there are ancestors, for whichever of these descends from it
+        deep = ((seen.cumsum(2) - 1) * seen).amax(1) if offset else depths
+        feed = self._feed(0, begins, counts, begin + depths, grown[:, offset:], visible, span, packed)
+        return replace(feed, tree=(grown, begin + deep))
 
     def _feed(
         self, first: int, starts: Sequence[int], counts: Sequence[int], queries: Tensor, columns: Tensor,
@@ -155,8 +160,8 @@ class AttentionMetadataBuilder:
         groups = group(share_out(starts, fed, self._size(), self._layers), fed, mask, packed)
         slots = self._find(first, columns).view(-1)
         slots = slots if packed is None else slots[packed]
-        tree = columns if columns is not queries else None
-        return AttentionMetadata(first, groups, self._known(queries, span), slots, mask, span, queries, tree, packed)
+        known = self._known(queries, span)
+        return AttentionMetadata(first, groups, known, slots, mask, span, queries, packed=packed)
 
     def _wide(self, numbers: int) -> int:
         """Round a mask line's length up to the alignment."""

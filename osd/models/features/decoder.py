@@ -174,7 +174,7 @@ class _EagleLayer:
         cos, sin = (table[cache.feed.positions].unsqueeze(2) for table in self._rotary(cache.length, hidden))
         query = self._layer.project(entered, 0, cache, cos, sin)
         hidden = residual + self._layer.out(self._layer.look(query, 0, cache))
-        return hidden + self._layer.transform(hidden)
+        return self._draft.leave(hidden + self._layer.transform(hidden))
 
     def _rotary(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
         if len(self._cos) < length:

@@ -5,7 +5,9 @@ output layer predicts token t + 2 (EAGLE, Section 4.1). The layer has no norm of
 
 EAGLE-3 reads hidden states of three depths, and its own features need not be like the target's: fc mixes the three
 into a first feature; the layer's attention reads the norm of the next token's embedding and the norm of the feature,
-side by side, and a norm stands before the output layer (EAGLE-3, Section 3.1).
+side by side, and a norm stands before the output layer (EAGLE-3, Section 3.1). EAGLE-3.1 may norm the hidden states
+before fc, all as one (``norm_before_fc``) or each alone (``fc_norm``), and goes on from the features that the last norm
+made (``norm_output``). Any draft's layer may see a window of the last positions alone (``sliding_window``).
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class EagleDraft(FeatureDraft):
         super().__init__(config, token_map)
         self.fc = nn.Linear(self._entry_size, config.hidden_size, bias=bool(getattr(config, "bias", False)))
         self.layers = nn.ModuleList([self._layer(config)])
+        self.layer.self_attn.sliding_window = getattr(config, "sliding_window", None)
         self.rotary = LlamaRotaryEmbedding(config)
 
     @property
@@ -66,8 +69,12 @@ class EagleDraft(FeatureDraft):
         mixed = self.fc(torch.cat([embedding, hidden], dim=-1))
         return mixed, mixed
 
+    def leave(self, hidden: Tensor) -> Tensor:
+        """Return the next feature, (…, H), of the layer's output."""
+        return hidden
+
     def norm_out(self, hidden: Tensor) -> Tensor:
-        """Return what the output layer reads, (…, H), of the layer's output, which is the next feature."""
+        """Return what the output layer reads, (…, H), of the next feature."""
         return hidden
 
     def unroll(
@@ -81,7 +88,7 @@ class EagleDraft(FeatureDraft):
             embedding = embed(shifted(tokens, step + 1)[:, before:]).to(hidden.dtype)
             entered, residual = self.enter(embedding, hidden)
             hidden = residual[:, first - before :] + attention(entered, step, first)
-            hidden = hidden + self.layer.mlp(self.layer.post_attention_layernorm(hidden))
+            hidden = self.leave(hidden + self.layer.mlp(self.layer.post_attention_layernorm(hidden)))
             found.append(Unrolled(self.logits(self.norm_out(hidden), head), step + AHEAD, hidden))
         return found
 
@@ -103,6 +110,11 @@ class Eagle3Draft(EagleDraft):
         """``own_head``: it has an output layer of its own, over what it can propose."""
         super().__init__(config, token_map)
         self.norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        size, eps = self._entry_size, config.rms_norm_eps
+        norms_all, norms_each = (getattr(config, name, False) for name in ("norm_before_fc", "fc_norm"))
+        self.input_norm = LlamaRMSNorm(size, eps=eps) if norms_all else nn.Identity()
+        states = len(self.read_layers) if norms_each else 0
+        self.fc_norm = nn.ModuleList([LlamaRMSNorm(size // states, eps=eps) for _ in range(states)])
         if own_head:
             size = config.vocab_size if token_map is None else len(token_map)
             self.lm_head = nn.Linear(config.hidden_size, size, bias=False)
@@ -135,6 +147,10 @@ class Eagle3Draft(EagleDraft):
 
     def begin(self, features: Tensor) -> Tensor:
         """Mix the target's hidden states (…, F) into a first feature (…, H)."""
+        features = self.input_norm(features)
+        if len(self.fc_norm):
+            states = features.chunk(len(self.fc_norm), dim=-1)
+            features = torch.cat([norm(state) for norm, state in zip(self.fc_norm, states, strict=True)], dim=-1)
         mixed: Tensor = self.fc(features)
         return mixed
 
@@ -145,8 +161,20 @@ class Eagle3Draft(EagleDraft):
         residual = normed if getattr(self.config, "norm_before_residual", False) else hidden
         return torch.cat([layer.input_layernorm(embedding), normed], dim=-1), residual
 
+    @property
+    def _goes_on_normed(self) -> bool:
+        """Whether its own features are those behind the last norm (EAGLE-3.1)."""
+        return bool(getattr(self.config, "norm_output", False))
+
+    def leave(self, hidden: Tensor) -> Tensor:
+        """See :meth:`osd.models.features.eagle.EagleDraft.leave`."""
+        return self._normed(hidden) if self._goes_on_normed else hidden
+
     def norm_out(self, hidden: Tensor) -> Tensor:
-        """Return what the output layer reads."""
+        """See :meth:`osd.models.features.eagle.EagleDraft.norm_out`."""
+        return hidden if self._goes_on_normed else self._normed(hidden)
+
+    def _normed(self, hidden: Tensor) -> Tensor:
         normed: Tensor = self.norm(hidden)
         return normed
 
@@ -186,12 +214,20 @@ class UnrolledAttention:
         """Return what queries (B, heads, C, head_dim) see, of the same shape."""
         scale, width = self._parts.scaling, self._keys[0].shape[2]
         first = query @ self._keys[0].transpose(2, 3) * scale
-        late = width - query.shape[2]
-        ahead = torch.ones(query.shape[2], width, dtype=torch.bool, device=query.device).triu(1 + late)
         own = [(query * key).sum(-1, keepdim=True) * scale for key in self._keys[1:]]
-        scores = torch.cat([first.masked_fill(ahead, -torch.inf), *own], dim=-1)
+        scores = torch.cat([first, *own], dim=-1).masked_fill(self._unseen(query), -torch.inf)
         weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
         seen = weights[..., :width] @ self._values[0]
         for i, value in enumerate(self._values[1:]):
             seen = seen + weights[..., width + i : width + i + 1] * value
         return seen
+
+    def _unseen(self, query: Tensor) -> Tensor:
+        """Return which keys queries (B, heads, C, head_dim) do not see, (C, T + later steps): columns of the first step
+        that come after their own, and what stands a window or more before the position of the query."""
+        later, width = len(self._keys) - 1, self._keys[0].shape[2]
+        column = torch.arange(width - query.shape[2], width, device=query.device).unsqueeze(1)
+        first = column + later - torch.arange(width, device=query.device)
+        own = torch.arange(later - 1, -1, -1, device=query.device).expand(len(column), -1)
+        unseen, window = torch.cat([first < later, own < 0], dim=1), self._parts.sliding_window
+        return unseen if window is None else unseen | (torch.cat([first, own], dim=1) >= window)

@@ -4,7 +4,7 @@
 |---|---|---|
 | medusa | model_type medusa | blocks.K.layers.I, lm_heads.K, token_map |
 | eagle | architectures EagleLlamaForCausalLM | fc, layers.0 |
-| eagle3 | architectures LlamaForCausalLMEagle3 | fc, midlayer, norm, lm_head, d2t, t2d |
+| eagle3 | architectures LlamaForCausalLMEagle3 | fc, midlayer, norm, input_norm, fc_norm.I, lm_head, d2t, t2d |
 
 The target's embeddings and output layer are not among them; a published folder may hold them, if they are the target's.
 """
@@ -124,6 +124,7 @@ def _facts(draft: FeatureDraft) -> dict[str, Any]:
     facts |= {"architectures": [ARCHITECTURES[draft.kind]], "dtype": dtype}
     if isinstance(draft, Eagle3Draft):
         facts["draft_vocab_size"] = draft.vocab_size if draft.token_map is None else len(draft.token_map)
+        facts["num_aux_hidden_states"] = len(draft.read_layers)
     elif isinstance(draft, EagleDraft):
         facts.pop(VOCABULARY, None)
         if draft.token_map is not None:
@@ -198,14 +199,15 @@ def _eagle(kind: str, folder: Path, facts: dict[str, Any], tensors: Tensors, tar
         "draft_vocab_size": target.vocab_size if ids is None else len(ids),
         "tie_word_embeddings": facts.get("tie_word_embeddings", False) and target.head.weight is target.embeddings,
     }  # fmt: skip
+    if kind == "eagle3":
+        facts.setdefault("eagle_aux_hidden_state_layer_ids", list(depths(target.layers)))
+        told["num_aux_hidden_states"] = len(facts["eagle_aux_hidden_state_layer_ids"])
     facts = _agreed(folder, facts, told)
     if known is not None and not torch.equal(known, _known(token_map, target.vocab_size)):
         raise FeatureDraftNotLoaded(path=folder, reason="its t2d does not mark the tokens that its d2t names.")
     if token_map is not None and torch.equal(token_map, torch.arange(target.vocab_size)):
         token_map = None
     take_out_head(folder, tensors, "lm_head.weight", token_map, target, required=kind == "eagle")
-    if kind == "eagle3":
-        facts.setdefault("eagle_aux_hidden_state_layer_ids", list(depths(target.layers)))
     facts |= {"num_hidden_layers": 1, "bos_token_id": None, "eos_token_id": None}
     own = "lm_head.weight" in tensors
     return _filled(folder, lambda: _layer(kind, LlamaConfig(**facts), token_map, own), tensors)

@@ -71,7 +71,6 @@ HARMLESS = (
 target's), and what transformers' modules return."""
 SPECULATORS = refused("the speculators library's form of a folder")
 QUANTISED = refused("quantised weights")
-WINDOW = "attention within a window"
 AT_ONCE = "all tokens of a draft in one pass, as P-EAGLE"
 COMMON = {
     **dict.fromkeys(HARMLESS, ANY), **dict.fromkeys(("hidden_size", "vocab_size"), SIZE), "osd_target": TEXT,
@@ -96,12 +95,9 @@ LAYER = COMMON | {
     **dict.fromkeys(("attention_bias", "mlp_bias", "bias", "tie_word_embeddings"), FLAG),
     "rms_norm_eps": NUMBER, "rope_parameters": TABLE,
     "is_causal": refused("attention to what comes after", True),
-    "layer_types": refused(WINDOW, ["full_attention"]), "sliding_window": refused(WINDOW),
-    "use_sliding_window": refused(WINDOW, False),
+    "layer_types": Key("computed", only(["full_attention"], ["sliding_attention"])), "sliding_window": SIZE,
+    "use_sliding_window": FLAG._replace(use="harmless"),
     "add_para_norm": refused("norms of the embedding and of the feature, as HASS", False),
-    "fc_norm": refused("a norm of each hidden state before fc, as EAGLE-3.1", False),
-    "norm_before_fc": refused("a norm of the hidden states before fc, as EAGLE-3.1", False),
-    "norm_output": refused("features after the last norm, as EAGLE-3.1", False),
     "use_mtp_layernorm": refused("norms of the embedding and of the feature", False),
     "next_layer_regular": refused("layers after the first that read embeddings", True),
     "parallel_draft_step": refused(AT_ONCE, 0, 1), "parallel_draft_heads_num_layers": refused(AT_ONCE, 0),
@@ -109,13 +105,14 @@ LAYER = COMMON | {
 EAGLE = LAYER | {
     "osd_draft_vocabulary": IDS,
     "norm_before_residual": refused("EAGLE-3's residual", False),
+    **{name: refused("EAGLE-3.1", False) for name in ("fc_norm", "norm_before_fc", "norm_output")},
     "use_aux_hidden_state": refused("hidden states of several depths", False),
     "use_input_layernorm_in_first_layer": refused("a norm of what the layer reads", False),
     "use_last_layernorm": refused("a norm before the output layer", False),
 }
 EAGLE3 = LAYER | {
-    "norm_before_residual": FLAG,
-    "eagle_aux_hidden_state_layer_ids": IDS,
+    **dict.fromkeys(("norm_before_residual", "fc_norm", "norm_before_fc", "norm_output"), FLAG),
+    "eagle_aux_hidden_state_layer_ids": IDS, "num_aux_hidden_states": SIZE,
     "use_aux_hidden_state": refused("the last hidden state alone", True),
     "use_input_layernorm_in_first_layer": refused("no norm of the embedding", True),
     "use_last_layernorm": refused("no norm before the output layer", True),
@@ -131,6 +128,8 @@ ROPE: dict[str, Key] = {
     "partial_rotary_factor": refused("positions in a part of each head", 1, 1.0),
 }
 """The fields of rotary positions."""
+NESTED = frozenset({"eagle_aux_hidden_state_layer_ids", "norm_before_fc"})
+"""Computed fields that loaders read in ``eagle_config`` too."""
 OTHER_NAMES = {"medusa_num_heads": "num_heads", "medusa_num_layers": "num_hidden_layers", "type": "rope_type"}
 """Fields that say the same as another."""
 
@@ -139,12 +138,36 @@ def read_keys(folder: Path, kind: str, given: Mapping[str, Any]) -> dict[str, An
     """Return the fields that are computed of a kind's config.json. Raises FeatureDraftNotLoaded for one that is not in
     the table, has a value that it may not have, or is said twice and differs."""
     facts = _said(folder, given)
-    facts = _merged(folder, facts, _said(folder, facts.pop("eagle_config", {}), "eagle_config"))
+    facts = _merged(folder, facts, _nested(folder, kind, facts, facts.pop("eagle_config", {})))
     if kind != "medusa":
+        _check_window(folder, facts)
         facts = _rope(folder, facts)
-    if facts.get("use_sliding_window") is False:
-        facts.pop("sliding_window", None)  # which the field says is not used
     return _checked(folder, facts, KEYS[kind])
+
+
+def _nested(folder: Path, kind: str, facts: Mapping[str, Any], given: Any) -> dict[str, Any]:
+    """Return the fields of ``eagle_config``. Raises FeatureDraftNotLoaded for one that loaders read at the top alone,
+    where it says something else or nothing."""
+    found = _said(folder, given, "eagle_config")
+    for name, value in found.items():
+        key = KEYS[kind].get(name)
+        if key is not None and key.use == "computed" and name not in NESTED and facts.get(name) != value:
+            reason = f"eagle_config has {name} = {brief(value)}, which loaders read at the top of config.json alone."
+            raise FeatureDraftNotLoaded(path=folder, reason=reason)
+    return found
+
+
+def _check_window(folder: Path, facts: dict[str, Any]) -> None:
+    """Leave out a window that is said not to be used. Raises FeatureDraftNotLoaded for one that is said by half, which
+    loaders take for none, or cannot take."""
+    if facts.get("use_sliding_window") is False or facts.get("layer_types") == ["full_attention"]:
+        facts.pop("sliding_window", None)
+    said = {name: facts[name] for name in ("sliding_window", "use_sliding_window", "layer_types") if name in facts}
+    slides, sized = said.get("layer_types") == ["sliding_attention"], "sliding_window" in said
+    if slides != sized or (said.get("use_sliding_window") and not slides):
+        told = ", ".join(f"{name} = {brief(value)}" for name, value in said.items())
+        fine = 'a window is layer_types = ["sliding_attention"] with sliding_window, in positions'
+        raise FeatureDraftNotLoaded(path=folder, reason=f"config.json has {told}; {fine}.")
 
 
 def _said(folder: Path, given: Any, name: str = "") -> dict[str, Any]:

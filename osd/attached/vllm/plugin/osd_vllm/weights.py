@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,11 @@ Shapes = dict[str, tuple[int, ...]]
 SAME = (
     "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "vocab_size", "draft_vocab_size", "tie_word_embeddings", "rope_theta", "rope_parameters",
-    "rms_norm_eps", "hidden_act", "eagle_aux_hidden_state_layer_ids", "norm_before_residual", "truncated_vocab_size",
+    "rms_norm_eps", "hidden_act", "eagle_aux_hidden_state_layer_ids", "truncated_vocab_size",
 )  # fmt: skip
 """Fields of config.json in which a new version must be as the draft that the engine started with."""
+FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+"""Such fields of an EAGLE draft, which are false where they are not said."""
 TARGET_FILES = (
     "*.safetensors", "*.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "chat_template*",
 )  # fmt: skip
@@ -95,10 +97,26 @@ def _check_config(folder: Path, config: Any) -> None:
         ours = getattr(config, field, None)
         if field in given and _plain(field, given[field]) != _plain(field, ours) and ours is not None:
             raise Refused(f"{field} is {given[field]!r}, and the draft that is loaded has {ours!r}")
+    if "Eagle" in str(given.get("architectures")):
+        loaded = _unsaid(lambda name: getattr(config, name, None))
+        for field, value in _unsaid(given.get).items():
+            if value != loaded[field]:
+                raise Refused(f"{field} is {value!r}, and the draft that is loaded has {loaded[field]!r}")
+
+
+def _unsaid(said: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the fields of an EAGLE draft that mean something where they are not said, too."""
+    nested = said("eagle_config") or {}
+    flags = {name: bool(nested.get(name, said(name))) for name in FLAGS}
+    slides = "sliding_attention" in (said("layer_types") or ())
+    return flags | {"sliding_window": said("sliding_window") if slides else None}
 
 
 def _plain(field: str, value: Any) -> Any:
-    """Return a field's value as it compares: vLLM calls published EAGLE heads by another architecture than they do."""
+    """Return a field's value as it compares: vLLM calls published EAGLE heads by another architecture than they do, and
+    positions in the whole of each head may be said or not."""
+    if field == "rope_parameters" and isinstance(value, dict):
+        return {name: each for name, each in value.items() if (name, each) != ("partial_rotary_factor", 1)}
     return [re.sub("Eagle3?", "", str(name)) for name in value or ()] if field == "architectures" else value
 
 
