@@ -136,17 +136,20 @@ def export(
     version: VersionArgument,
     destination: Annotated[Path, typer.Argument(help="A folder that is not there yet.", metavar="FOLDER")],
     adapter: Annotated[bool, "Keep an adapter as one, over its base's folder in the store."] = False,
+    speculators: Annotated[bool, "Write an EAGLE-3 draft in the speculators library's form."] = False,
 ) -> None:
     """Write a version to a plain Hugging Face folder.
 
     transformers, vLLM and SGLang load it as a draft model. An adapter is merged into its base's weights. The files are
-    checked against their digest first, and the folder is loaded before the command ends.
+    checked against their digest first, and the folder is loaded before the command ends. With --speculators it names
+    its target and learn.steps drafted tokens, and `vllm serve FOLDER` serves both.
     """
     with here.store() as store:
         version = store.versions.get(version).id
         from osd.hotswap.export import export as write  # takes seconds, which a refusal need not
 
-        write(store, version, destination, adapter=adapter)
+        tokens = here.settings.learn.steps if speculators else None
+        write(store, version, destination, adapter=adapter, speculators=tokens)
         store.trail.note("drafts export", version, {"folder": destination.name, "adapter": adapter})
     say(str(destination))
 

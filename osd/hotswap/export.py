@@ -14,6 +14,7 @@ from safetensors import safe_open
 from osd.models.encoder_decoder import decoder_inputs
 from osd.models.features.files import WEIGHTS as FEATURE_WEIGHTS
 from osd.models.features.files import load_feature_draft, save_feature_draft
+from osd.models.features.speculators import TYPE, rewrite_for_speculators
 from osd.models.features.target import FeatureTarget
 from osd.models.lora.adapter import CONFIG, WEIGHTS
 from osd.models.lora.merging import merged, quiet_peft
@@ -21,12 +22,14 @@ from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights,
 from storage.errors import BadInput, ModelNotLoaded, WeightsDamaged
 from storage.records import DraftVersion
 from storage.store import Store
-from storage.versions.feature_kinds import FEATURE_KINDS
+from storage.versions.feature_kinds import EAGLE3, FEATURE_KINDS, read_config
 
 
 def lacks_rows(kind: str, folder: Path) -> bool:
     """Return whether a folder of this kind lacks an output layer that vLLM's loader demands: Medusa's, and EAGLE-3's
-    over a draft vocabulary."""
+    over a draft vocabulary; or is in another form than later versions are, which are published over it."""
+    if TYPE in read_config(folder):
+        return True
     with safe_open(folder / FEATURE_WEIGHTS, "pt") as file:
         names = set(file.keys())
     if any("lm_head" in name for name in names):
@@ -34,10 +37,10 @@ def lacks_rows(kind: str, folder: Path) -> bool:
     return kind == "medusa" or (kind == "eagle3" and "d2t" in names)
 
 
-def complete(store: Store, version: DraftVersion, folder: Path) -> None:
+def complete(store: Store, version: DraftVersion, folder: Path, speculators: int | None) -> None:
     """Add to a version's folder what engines need of its target's output layer, in place; check on the way that it
-    loads for the target. Raises BadInput where the target is not to be had, FeatureDraftNotLoaded,
-    FeatureDraftMismatch."""
+    loads for the target. ``speculators``: as of :func:`export`. Raises BadInput where the target is not to be had,
+    FeatureDraftNotLoaded, FeatureDraftMismatch."""
     digest = store.targets.of_lines().get(version.draft)
     name = store.targets.name_of(digest) or store.versions.provenance(store.versions.lineage(version.id)[-1]).get(
         "provenance", {}
@@ -50,31 +53,43 @@ def complete(store: Store, version: DraftVersion, folder: Path) -> None:
     draft = load_feature_draft(folder, target)
     with TemporaryDirectory(prefix="osd-draft-") as made:
         save_feature_draft(draft, made, target, whole=True)
+        if speculators is not None:
+            rewrite_for_speculators(Path(made), target, speculators)
         for path in Path(made).iterdir():
             shutil.copyfile(path, folder / path.name)
 
 
-def export(store: Store, version_id: str, destination: Path, *, adapter: bool = False) -> Path:
+def export(
+    store: Store, version_id: str, destination: Path, *, adapter: bool = False, speculators: int | None = None
+) -> Path:
     """Write a version to a new folder. An adapter is merged into its base's weights, or with ``adapter`` stays one,
-    over the base's folder in the store.
+    over the base's folder in the store. With ``speculators`` an EAGLE-3 draft is written in that library's form, which
+    asks for so many drafted tokens.
 
-    Raises BadInput when the destination exists or there is no adapter to keep, UnknownVersion, WeightsDamaged when the
-    folder does not load, StoreWriteFailed; nothing is left then.
+    Raises BadInput when the destination exists or the version is of another kind, UnknownVersion, WeightsDamaged when
+    the folder does not load, StoreWriteFailed; nothing is left then.
     """
     version = store.versions.get(version_id)
     if adapter and version.kind != "lora":
         raise BadInput(reason=f"{version_id} is no adapter: it has weights of its own. Leave --adapter out.")
-    return store.versions.export(version_id, destination, lambda folder: _finish(store, version, folder, adapter))
+    if speculators is not None and version.kind != EAGLE3:
+        reason = f"{version_id} is of kind {version.kind}; the speculators form is written of eagle3 alone."
+        raise BadInput(reason=reason)
+
+    def finish(folder: Path) -> None:
+        _finish(store, version, folder, adapter, speculators)
+
+    return store.versions.export(version_id, destination, finish)
 
 
-def _finish(store: Store, version: DraftVersion, folder: Path, adapter: bool) -> None:
+def _finish(store: Store, version: DraftVersion, folder: Path, adapter: bool, speculators: int | None) -> None:
     try:
         if version.kind == "lora":
             root = store.versions.lineage(version.id)[-1]
             store.versions.verify(root)
             (_point_to if adapter else _merge)(folder, store.versions.folder(root))
         if version.kind in FEATURE_KINDS:
-            complete(store, version, folder)
+            complete(store, version, folder, speculators)
         if version.kind in ("lora", "full"):
             _require_loads(folder, adapter)
     except ModelNotLoaded as error:

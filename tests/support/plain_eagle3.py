@@ -10,6 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from osd.models.features.eagle import Eagle3Draft
+from osd.models.features.new import new_feature_draft
+from osd.models.features.target import FeatureTarget
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "3": {},
     "norm_output": {"norm_output": True},
@@ -23,6 +27,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Fields of config.json, each on with the others off, and all on."""
+
+
+def random_eagle3(target: FeatureTarget, variant: str, token_map: list[int] | None = None) -> Eagle3Draft:
+    """An EAGLE-3 draft with these fields, whose weights are random, norms too."""
+    config = new_feature_draft("eagle3", target, token_map=token_map).config
+    config.update(VARIANTS[variant])
+    draft = Eagle3Draft(config, None if token_map is None else torch.tensor(token_map))
+    generator = torch.Generator().manual_seed(4)
+    for weight in draft.parameters():
+        drawn = torch.randn(weight.shape, generator=generator)
+        weight.data = 1 + 0.3 * drawn if weight.dim() == 1 else 1.5 * drawn / weight.shape[1] ** 0.5
+    return draft.eval().requires_grad_(False)
 
 
 def plain_chain(

@@ -29,6 +29,7 @@ from osd.models.features.checks import require_fit, require_same_embeddings, req
 from osd.models.features.eagle import Eagle3Draft, EagleDraft, depths
 from osd.models.features.keys import brief, disagree, read_keys
 from osd.models.features.medusa import MedusaConfig, MedusaDraft
+from osd.models.features.speculators import plain_facts
 from osd.models.features.target import FeatureTarget
 from osd.models.weights import first_line
 from storage.versions.feature_kinds import feature_kind, read_config
@@ -64,7 +65,7 @@ def load_feature_draft(folder: str | Path, target: FeatureTarget) -> FeatureDraf
     tensors, kind = _read(folder), feature_kind(folder)
     if kind is None:
         raise FeatureDraftNotLoaded(path=folder, reason="its config.json names no kind of feature draft.")
-    facts = read_keys(folder, kind, read_config(folder))
+    facts = read_keys(folder, kind, plain_facts(folder, read_config(folder)))
     require_fit(folder, facts, target, facts.get(FOR_TARGET))
     require_same_embeddings(folder, tensors, target)
     draft = (_medusa if kind == "medusa" else partial(_eagle, kind))(folder, facts, tensors, target)

@@ -1,5 +1,5 @@
 """EAGLE-3.1's fields and windows: osd's draft and vLLM's own module say the same of the same folder, token by token,
-in float32."""
+in float32; so they do of a folder in the speculators library's form."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ from benchmarks.vllm.server import cpu_variables
 from osd.demo import TARGET
 from osd.demo.runner.process import environment
 from osd.models.features.decoder import FeatureModel, load_feature_model
-from osd.models.features.eagle import Eagle3Draft
 from osd.models.features.files import save_feature_draft
-from osd.models.features.new import first_vocabulary, new_feature_draft
+from osd.models.features.new import first_vocabulary
+from osd.models.features.speculators import rewrite_for_speculators
 from osd.models.features.target import FeatureTarget, read_features
 from osd.models.pair import load_model
 from tests.integration.vllm.chains_of_vllm import GAMMA
 from tests.integration.vllm.conftest import PYTHON, Tokens, some_prompts
-from tests.support.plain_eagle3 import VARIANTS
+from tests.support.plain_eagle3 import VARIANTS, random_eagle3
 
 pytestmark = pytest.mark.vllm
 SCRIPT = Path(__file__).with_name("chains_of_vllm.py")
 
 
-@pytest.mark.parametrize("vocabulary", [None, 512])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_chains_of_four_are_vllms(variant: str, vocabulary: int | None, tmp_path: Path) -> None:
-    if vocabulary and variant != "all":
-        pytest.skip("the fields do not ask how many tokens are proposed")
+CASES = [*((variant, None, False) for variant in VARIANTS), ("all", 512, False), ("all", 512, True)]
+
+
+@pytest.mark.parametrize(("variant", "vocabulary", "speculators"), CASES)
+def test_chains_of_four_are_vllms(variant: str, vocabulary: int | None, speculators: bool, tmp_path: Path) -> None:
     model = load_model(str(TARGET), torch.device("cpu"), "float32")
-    folder, target = tmp_path / "draft", FeatureTarget(model.module)
-    write_draft(folder, target, variant, vocabulary)
+    folder, target = tmp_path / "draft", FeatureTarget(model.module, str(TARGET))
+    draft = random_eagle3(target, variant, first_vocabulary(target, vocabulary))
+    save_feature_draft(draft, folder, target, whole=True)
+    if speculators:
+        rewrite_for_speculators(folder, target, GAMMA)
     prompts = some_prompts("sql", 6)
     theirs = vllm_chains(folder, prompts, tmp_path)
     ours, rounds = load_feature_model(folder, model), 0
@@ -54,18 +57,6 @@ def test_chains_of_four_are_vllms(variant: str, vocabulary: int | None, tmp_path
             assert (chain[known] - said[known]).abs().max() < 1e-4
             place, rounds = place + 1 + accepted(drafted, text[place:]), rounds + 1
     assert rounds > 30
-
-
-def write_draft(folder: Path, target: FeatureTarget, variant: str, vocabulary: int | None) -> None:
-    """Write a draft with these fields and random weights, norms too, as engines load it."""
-    ids = first_vocabulary(target, vocabulary)
-    draft = new_feature_draft("eagle3", target, token_map=ids)
-    draft.config.update(VARIANTS[variant])
-    draft = Eagle3Draft(draft.config, draft.token_map)
-    generator = torch.Generator().manual_seed(4)
-    for weight in draft.parameters():
-        weight.data = torch.randn(weight.shape, generator=generator) * 0.1 + (weight.dim() == 1)
-    save_feature_draft(draft.eval(), folder, target, whole=True)
 
 
 def vllm_chains(draft: Path, prompts: list[Tokens], folder: Path) -> dict[str, Tensor]:

@@ -18,10 +18,9 @@ from osd.models.attention_metadata import lay_out
 from osd.models.features.decoder import feature_model
 from osd.models.features.eagle import Eagle3Draft
 from osd.models.features.files import load_feature_draft, save_feature_draft
-from osd.models.features.new import new_feature_draft
 from osd.models.features.target import FeatureTarget, read_features
 from tests.support.models import model_of, random_module, some
-from tests.support.plain_eagle3 import VARIANTS, plain_chain
+from tests.support.plain_eagle3 import VARIANTS, plain_chain, random_eagle3
 
 LENGTH, STEPS = 9, 4
 Texts = tuple[torch.Tensor, torch.Tensor]
@@ -30,17 +29,6 @@ Texts = tuple[torch.Tensor, torch.Tensor]
 @pytest.fixture(scope="module")
 def target() -> FeatureTarget:
     return FeatureTarget(random_module("llama"), "the-target")
-
-
-def made(target: FeatureTarget, variant: str) -> Eagle3Draft:
-    """An EAGLE-3 draft with these fields, whose weights are random, norms too."""
-    config = new_feature_draft("eagle3", target).config
-    config.update(VARIANTS[variant])
-    draft = Eagle3Draft(config)
-    generator = torch.Generator().manual_seed(4)
-    for weight in draft.parameters():
-        weight.data = torch.randn(weight.shape, generator=generator) * 0.3 + (weight.dim() == 1)
-    return draft.eval().requires_grad_(False)
 
 
 def texts_of(target: FeatureTarget, draft: Eagle3Draft) -> Texts:
@@ -62,7 +50,7 @@ def plain_steps(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_steps_and_gradients_are_those_of_a_plain_draft(variant: str, target: FeatureTarget) -> None:
-    draft = made(target, variant).requires_grad_(True)
+    draft = random_eagle3(target, variant).requires_grad_(True)
     facts, texts = draft.config.to_dict(), texts_of(target, draft)
     ours = draft.unroll(texts[1], texts[0], target.embed, target.head, STEPS)
     loss, same = torch.zeros(()), torch.zeros(())
@@ -80,7 +68,7 @@ def test_steps_and_gradients_are_those_of_a_plain_draft(variant: str, target: Fe
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_each_field_changes_what_is_said(variant: str, target: FeatureTarget) -> None:
     """Otherwise the test above would hold whatever is computed."""
-    draft = made(target, variant)
+    draft = random_eagle3(target, variant)
     texts = texts_of(target, draft)
     facts = draft.config.to_dict()
     for name in VARIANTS[variant]:
@@ -92,7 +80,7 @@ def test_each_field_changes_what_is_said(variant: str, target: FeatureTarget) ->
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.inference_mode()
 def test_a_cached_chain_is_that_of_a_plain_draft(variant: str, target: FeatureTarget) -> None:
-    draft = made(target, variant)
+    draft = random_eagle3(target, variant)
     texts, model = texts_of(target, draft), model_of(target.module)
     tokens, features = texts
     decoder = feature_model("draft", draft, model).decoder(2, 64)
@@ -108,7 +96,7 @@ def test_a_cached_chain_is_that_of_a_plain_draft(variant: str, target: FeatureTa
 @torch.inference_mode()
 def test_a_node_of_a_tree_is_the_chain_to_it(variant: str, target: FeatureTarget) -> None:
     """Four levels of three nodes, so that nodes of a level stand further apart than the window sees."""
-    draft = made(target, variant)
+    draft = random_eagle3(target, variant)
     tokens, features = texts_of(target, draft)
     decoder = feature_model("draft", draft, model_of(target.module)).decoder(1, 64)
     tree, parents = Tree(), [0, 0, 0]
@@ -131,7 +119,7 @@ def test_a_node_of_a_tree_is_the_chain_to_it(variant: str, target: FeatureTarget
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_folder_keeps_the_fields(variant: str, target: FeatureTarget, tmp_path: Path) -> None:
-    draft = made(target, variant)
+    draft = random_eagle3(target, variant)
     save_feature_draft(draft, tmp_path, target)
     facts = json.loads((tmp_path / "config.json").read_text())
     assert {name: facts[name] for name in VARIANTS[variant]} == VARIANTS[variant]
@@ -152,7 +140,7 @@ def test_a_running_vllm_refuses_a_version_that_computes_otherwise(
     """These fields have no tensor whose shape would tell."""
     folders = {variant: tmp_path / variant for variant in ("3", name)}
     for variant, folder in folders.items():
-        save_feature_draft(made(target, variant), folder, target)
+        save_feature_draft(random_eagle3(target, variant), folder, target)
     for one, other in ((name, "3"), ("3", name)):
         field = "sliding_window" if name == "window" else name
         with pytest.raises(Refused, match=f"^{field} is "):

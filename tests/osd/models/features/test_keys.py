@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from osd.attached.vllm.plugin.osd_vllm.weights import SAME
+from osd.attached.vllm.plugin.osd_vllm.weights import FLAGS, SAME
 from osd.models.features.decoder import feature_model
 from osd.models.features.files import load_feature_draft, save_feature_draft
 from osd.models.features.keys import HARMLESS, KEYS, ROPE
@@ -23,6 +23,8 @@ from storage.errors import OsdError
 from tests.support.models import VOCABULARY, model_of, random_module, some
 
 LIST = [1, 4, 9, 16, 25]
+EAGLES = ("eagle", "eagle3")
+WINDOWED = {"layer_types": ["sliding_attention"], "sliding_window": 2}
 FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -59,7 +61,9 @@ def says(folder: Path, target: FeatureTarget) -> torch.Tensor:
 
 
 OTHERS: dict[str, list[Any]] = {
-    "rms_norm_eps": [0.5], "norm_before_residual": [True], "eagle_aux_hidden_state_layer_ids": [[2, 1, 0], [0, 0, 1]],
+    "rms_norm_eps": [0.5], "norm_before_residual": [True], "norm_output": [True], "norm_before_fc": [True],
+    "fc_norm": [True], "num_aux_hidden_states": [2], "sliding_window": [2], "layer_types": [["sliding_attention"]],
+    "eagle_aux_hidden_state_layer_ids": [[2, 1, 0], [0, 0, 1]],
     "num_attention_heads": [8], "head_dim": [4], "num_key_value_heads": [1], "max_position_embeddings": [7],
     "rope_parameters": [
         {"rope_theta": 50.0}, {"rope_type": "linear", "factor": 4.0},
@@ -100,6 +104,14 @@ def test_another_value_changes_what_is_said_or_is_refused(
         assert found.shape != before.shape or not torch.allclose(found, before, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", EAGLES)
+def test_a_window_changes_what_is_said(
+    kind: str, folders: dict[str, Path], target: FeatureTarget, tmp_path: Path
+) -> None:
+    found = says(with_facts(folders[kind], tmp_path, **WINDOWED), target)
+    assert not torch.allclose(found, says(folders[kind], target), atol=1e-3)
+
+
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in HARMLESS])
 def test_a_harmless_field_changes_no_number_and_is_not_written_back(
     kind: Kind, name: str, folders: dict[str, Path], target: FeatureTarget, tmp_path: Path
@@ -115,10 +127,17 @@ REFUSED = [
     *[(kind, {name: "odd"}, name) for kind in KINDS for name, key in KEYS[kind].items() if key.use == "refused"],
     *[(kind, {"invented": 1}, "invented") for kind in KINDS],
     ("medusa", {"architectures": ["LlamaForCausalLMEagle3"]}, "architectures"),
-    *[("eagle3", {name: True}, f"{name} = true") for name in ("norm_output", "norm_before_fc", "fc_norm")],
+    *[("eagle", {name: True}, f"{name} = true") for name in ("norm_output", "norm_before_fc", "fc_norm")],
+    ("eagle3", {"norm_before_fc": True}, "input_norm.weight is missing"),
+    ("eagle3", {"fc_norm": True}, "fc_norm.0.weight is missing"),
+    ("eagle3", {"num_aux_hidden_states": 2}, "num_aux_hidden_states is 2, and it is 3"),
+    ("eagle3", {"eagle_config": {"norm_output": True}}, "eagle_config has norm_output = true, which loaders read at"),
+    *[(kind, {"layer_types": ["sliding_attention"]}, "layer_types = .* with sliding_window") for kind in EAGLES],
+    *[(kind, {"use_sliding_window": True, "layer_types": ["full_attention"]}, "use_slid") for kind in EAGLES],
+    *[(kind, WINDOWED | {"use_sliding_window": False}, "use_sliding_window = false") for kind in EAGLES],
     *[(kind, {"parallel_drafting": True}, r"parallel_drafting = true \(all tokens of a draft") for kind in KINDS],
     *[(kind, {"logit_scale": 0.5}, "logit_scale = 0.5") for kind in KINDS],
-    *[(kind, {"sliding_window": 4096}, "sliding_window = 4096") for kind in ("eagle", "eagle3")],
+    *[(kind, {"sliding_window": 4096}, "sliding_window = 4096") for kind in EAGLES],
     *[(kind, {"num_hidden_layers": 2}, "num_hidden_layers") for kind in KINDS],
     *[(kind, {"model_type": "qwen3"}, "model_type = 'qwen3'") for kind in KINDS],
     ("eagle3", {"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state = false"),
@@ -150,6 +169,9 @@ def test_what_is_not_computed_is_refused_by_its_name(
 
 FINE = [
     ("eagle", {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}),
+    ("eagle3", {"layer_types": ["full_attention"], "sliding_window": 2}),
+    ("eagle3", WINDOWED | {"use_sliding_window": True, "sliding_window": 64}),
+    ("eagle3", {"eagle_config": {"norm_before_fc": False, "norm_output": False}, "norm_output": False}),
     ("eagle3", {"eagle_config": {"use_aux_hidden_state": True, "use_last_layernorm": True, "fc_norm": None}}),
     ("eagle3", {"rope_parameters": None, "rope_theta": 10000.0, "rope_scaling": None}),
     ("medusa", {"num_heads": None, "medusa_num_heads": 4, "medusa_num_layers": 1}),
@@ -236,5 +258,5 @@ def test_a_config_nested_without_end_is_a_sentence(
 def test_a_running_vllm_compares_what_is_computed() -> None:
     """What osd computes, or refuses but for one value, is all that a new version may differ in."""
     known = {name for keys in KEYS.values() for name in keys} | {"rope_theta"}
-    assert set(SAME) <= known
+    assert {*SAME, *FLAGS} <= known
     assert VOCABULARY == 97
