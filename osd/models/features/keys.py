@@ -112,7 +112,8 @@ EAGLE = LAYER | {
 }
 EAGLE3 = LAYER | {
     **dict.fromkeys(("norm_before_residual", "fc_norm", "norm_before_fc", "norm_output"), FLAG),
-    "eagle_aux_hidden_state_layer_ids": IDS, "num_aux_hidden_states": SIZE,
+    "eagle_aux_hidden_state_layer_ids": IDS,
+    "num_aux_hidden_states": SIZE,
     "use_aux_hidden_state": refused("the last hidden state alone", True),
     "use_input_layernorm_in_first_layer": refused("no norm of the embedding", True),
     "use_last_layernorm": refused("no norm before the output layer", True),
