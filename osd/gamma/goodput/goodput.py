@@ -23,6 +23,8 @@ from storage.settings.drafting import GoodputSettings
 
 TRIES = 8
 """Tries for which a prompt is read."""
+RESTS, FAR = 4, 0.5
+"""Rounds for which a plan of no drafts holds, where none would pay at this share of the price either."""
 DECLINE, LAST, ON = DraftDecision.DECLINE, DraftDecision.LAST, DraftDecision.ON
 _NO_TERM: Effect = [0.0, 0.0]
 
@@ -101,6 +103,8 @@ class GoodputController:
         """This round's; None while nothing was timed."""
         self._batch = self._kept = self._cap = 0
         """Rows, tokens kept for verification and most passes of this round."""
+        self._rows = self._rounds = self._rests = self._before = 0
+        """Rows that were planned, rounds since then, rounds for which that holds; rounds of the plan before."""
         self._trying = False
         """Whether rows draft though that does not pay."""
         self._reading = 0.0
@@ -120,8 +124,12 @@ class GoodputController:
         self, rows: Sequence[GoodputRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
         """Return each row's γ: the most that it may draft, to be cut short in the round, or 0."""
+        if self._rounds < self._rests and (len(rows), batch) == (self._rows, self._batch):
+            self._rounds += 1
+            return [0] * len(rows)
         self._settle()
         self._batch, self.passes, self._kept, self._reading = batch, 0, 0, 0.0
+        self._before, self._rows, self._rounds, self._rests = self._rounds, len(rows), 1, 0
         self._trying = False
         unread = unread or [0] * len(rows)
         prices = self._prices = self._priced(batch)
@@ -132,6 +140,7 @@ class GoodputController:
         else:
             chosen = self._choose(prices, rows, first, rooms, unread)
             self._reading = prices.read * sum([unread[i] for i in chosen])
+        self._rests = 0 if chosen else self._rests
         return [min(self._cap, room) if i in chosen else 0 for i, room in enumerate(rooms)]
 
     def _begin(self, row: GoodputRow) -> float:
@@ -153,21 +162,31 @@ class GoodputController:
         """Return the rows that draft, and set the round's most passes."""
         able = who = [i for i, room in enumerate(rooms) if room > 0]
         before = [self._ahead(rows[i], first[i]) for i in who] if self._may_pay(prices, [first[i] for i in who]) else []
-        if prices.read and self._best(prices, before, self.speedup)[0]:
-            reads = zip(who, before, strict=True)
-            late = [
-                (i, each) for i, each in reads if not unread[i] or self._pays_reading(prices, each, rooms[i], unread[i])
-            ]
-            late.sort(key=lambda each: unread[each[0]])
-            who, before = [i for i, _ in late], [each for _, each in late]
         if not self._best(prices, before, self.speedup)[0]:
+            self._rests = 0 if self._best(prices, before, FAR * self.speedup)[0] else RESTS
             return self._explore(prices, rows, able, first, unread)
+        if prices.read:
+            who, before = self._worth_reading(prices, who, before, rooms, unread)
+            if not self._best(prices, before, self.speedup)[0]:
+                return self._explore(prices, rows, able, first, unread)
         count, read = len(who), prices.read * sum([unread[i] for i in who])
         self._cap = self._affordable(prices, count, read)
         if not self._cap:
             self._cap = 1
             return self._few(prices, who, unread, self.credit)
         return who
+
+    def _worth_reading(
+        self, prices: Prices, who: Sequence[int], before: Sequence[tuple[float, float]], rooms: Sequence[int],
+        unread: Sequence[int],
+    ) -> tuple[list[int], list[tuple[float, float]]]:  # fmt: skip
+        """Return those of the rows that win more than the drafter's reading up costs; who has least to read first."""
+        late = [
+            (i, each) for i, each in zip(who, before, strict=True)
+            if not unread[i] or self._pays_reading(prices, each, rooms[i], unread[i])
+        ]  # fmt: skip
+        late.sort(key=lambda each: unread[each[0]])
+        return [i for i, _ in late], [each for _, each in late]
 
     def _may_pay(self, prices: Prices, first: Sequence[float]) -> bool:
         """Return whether a draft pass could pay: no later token is likelier than the first."""
@@ -205,12 +224,13 @@ class GoodputController:
         """Return the rows that draft a token though that does not pay, for what drafts are worth may be thought wrongly
         of, and may change. Half of the stake and half of the share buy tries."""
         for row in rows:
-            row.known.first.fade(1 / self._set.stale)
+            row.known.first.fade(self._before / self._set.stale)
         self._cap, self._trying = 1, True
-        most = self.credit - self._set.stake / 2
+        most, one = self.credit - self._set.stake / 2, self._risk(prices, 1, 1, 0.0)
+        if one > most:
+            return []
         who = sorted(who, key=lambda i: (unread[i], -first[i]))
-        one = self._risk(prices, 1, 1, 0.0)
-        if one > most or (who and self._batch * prices.read * unread[who[0]] > max(0.0, most - TRIES * one)):
+        if who and self._batch * prices.read * unread[who[0]] > max(0.0, most - TRIES * one):
             return []  # what is read for a try is to serve several
         return self._few(prices, who, unread, most)
 
@@ -314,16 +334,16 @@ class GoodputController:
         return Prices(until, costs.changes, [0.0, *draft.tolist()], least, verify.tolist(), read)
 
     def _settle(self) -> None:
-        """Learn what the last round brought and took, in tokens of plain decoding."""
-        emitted, drafted, prices = self.emitted, self.drafted, self._prices
+        """Learn what the rounds since the last plan brought and took, in tokens of plain decoding."""
+        emitted, drafted, prices, rounds = self.emitted, self.drafted, self._prices, self._rounds
         self.emitted = self.drafted = 0
+        batch, given = self._batch, self._set
         if not emitted or prices is None:
             return
-        batch, given = self._batch, self._set
-        took = 1 + prices.draft[min(self.passes, self._maximum)] + prices.verify[min(drafted, len(prices.verify) - 1)]
-        keep = 1 - 1 / given.patience
-        self._gained = keep * self._gained + (1 - keep) * emitted / batch
-        self._spent = keep * self._spent + (1 - keep) * took
+        drafting = prices.draft[min(self.passes, self._maximum)] + prices.verify[min(drafted, len(prices.verify) - 1)]
+        took, keep = rounds + drafting, (1 - 1 / given.patience) ** rounds
+        self._gained = keep * self._gained + (1 - keep) * emitted / (batch * rounds)
+        self._spent = keep * self._spent + (1 - keep) * took / rounds
         self.speedup = max(1.0, self._gained / self._spent)
         share = given.share / 2 if self._trying else given.share
         won = emitted - batch * (took + self._reading) + share * emitted
