@@ -78,7 +78,7 @@ class AttachedPlan(TargetPlan):
     """Answers between two training runs; 0: nothing trains."""
 
 
-class Block(NamedTuple):
+class AttachedBlock(NamedTuple):
     """A turn of both."""
 
     attached: float
@@ -102,7 +102,7 @@ class AttachedRun:
     up: dict[str, Up]
     trainer: subprocess.Popen[bytes] | None
     engine: VllmEngine
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[AttachedBlock] = field(default_factory=list)
 
     def take(self, turn: int, prompts: Sequence[Tokens]) -> None:
         """Ask both the same, then let the trainer learn from it."""
@@ -115,7 +115,7 @@ class AttachedRun:
                     told = gain_of(self.engine.gain())
         (rate, own), (plain, others) = found[ATTACHED], found[PLAIN]
         same = sum(a.tokens == b.tokens for a, b in zip(own, others, strict=True))
-        self.blocks.append(Block(rate, plain, same, sum(one.accepted for one in own), self._learn(), told))
+        self.blocks.append(AttachedBlock(rate, plain, same, sum(one.accepted for one in own), self._learn(), told))
 
     def warm(self, prompts: Sequence[Tokens]) -> None:
         """Have both answer what is not measured, for their first passes take longer."""
@@ -220,7 +220,7 @@ def running_both(plan: AttachedPlan, settings: Settings, target: str) -> Iterato
         yield AttachedRun(plan, store, up, trainer, engine)
 
 
-def figures_of(blocks: Sequence[Block], plan: AttachedPlan) -> dict[str, Any]:
+def figures_of(blocks: Sequence[AttachedBlock], plan: AttachedPlan) -> dict[str, Any]:
     """Return the ratios over about a hundred answers each and over all, the ids, and the gain that is told at the end
     beside that of the turns since then."""
     size = max(1, round(100 / plan.block))
@@ -234,7 +234,7 @@ def figures_of(blocks: Sequence[Block], plan: AttachedPlan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _line(begin: int, part: Sequence[Block]) -> dict[str, Any]:
+def _line(begin: int, part: Sequence[AttachedBlock]) -> dict[str, Any]:
     value, error = ratio_of(part)
     gain = part[-1].gain
     return {
@@ -243,7 +243,7 @@ def _line(begin: int, part: Sequence[Block]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def ratio_of(blocks: Sequence[Block]) -> tuple[float | None, float | None]:
+def ratio_of(blocks: Sequence[AttachedBlock]) -> tuple[float | None, float | None]:
     """Return tokens a second ÷ those without, the mean of blocks and its standard error."""
     values = [one.attached / one.plain for one in blocks]
     if len(values) < 2:

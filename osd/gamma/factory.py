@@ -58,10 +58,7 @@ def _analytic(gamma: GammaSettings, own: AnalyticSettings, costs: CostModel) -> 
 
 
 def _q_learning(gamma: GammaSettings, own: QLearningSettings, costs: CostModel) -> GammaController:
-    return QLearningController(
-        gamma.initial, gamma.max, random.Random(own.seed), warmup=own.warmup, alpha=own.alpha, discount=own.discount,
-        epsilon=own.epsilon, rest=own.rest,
-    )  # fmt: skip
+    return QLearningController(gamma.initial, gamma.max, random.Random(own.seed), own)
 
 
 def _gammatune(gamma: GammaSettings, own: GammaTuneSettings, costs: CostModel) -> GammaController:

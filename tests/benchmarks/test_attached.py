@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.vllm.attached import AttachedPlan, Block, figures_of
+from benchmarks.vllm.attached import AttachedBlock, AttachedPlan, figures_of
 
 
 def test_ratios_stand_by_hundreds_with_what_the_engine_says() -> None:
     plan = AttachedPlan(vllm=Path("python"), out=Path("out"), answers=160, block=50)
     told = {"gain": 1.2, "error": 0.1, "accepted": 0.5}
-    blocks = [Block(90, 100, 50, 3, 1.0, {}), Block(110, 100, 50, 3, 2.0, told), Block(120, 100, 49, 9, 0.0, told)]
+    blocks = [
+        AttachedBlock(90, 100, 50, 3, 1.0, {}),
+        AttachedBlock(110, 100, 50, 3, 2.0, told),
+        AttachedBlock(120, 100, 49, 9, 0.0, told),
+    ]
     found = figures_of(blocks, plan)
     assert found["ratio"] == pytest.approx((0.9 + 1.1 + 1.2) / 3) and found["ratio_error"] > 0
     first, last = found["hundreds"]

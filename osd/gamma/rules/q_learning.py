@@ -18,6 +18,7 @@ from __future__ import annotations
 import random
 
 from osd.gamma.base import Observation, RowByRow
+from storage.settings.drafting import QLearningSettings
 
 
 class QLearningRow:
@@ -48,21 +49,9 @@ class QLearningController(RowByRow):
 
     name: str = "q_learning"
 
-    def __init__(
-        self,
-        initial: int,
-        maximum: int,
-        chance: random.Random,
-        *,
-        warmup: int = 25,
-        alpha: float = 0.1,
-        discount: float = 0.9,
-        epsilon: float = 0.05,
-        rest: float = 0.0,
-    ) -> None:
+    def __init__(self, initial: int, maximum: int, chance: random.Random, settings: QLearningSettings) -> None:
         self.initial = initial
-        self._maximum, self._chance, self._warmup = maximum, chance, warmup
-        self._alpha, self._discount, self._epsilon, self._rest = alpha, discount, epsilon, rest
+        self._maximum, self._chance, self._set = maximum, chance, settings
         self._values = [[0.0] * (maximum + 1) for _ in range(maximum + 1)]
         self._started = 0
 
@@ -74,8 +63,8 @@ class QLearningController(RowByRow):
     @property
     def exploring(self) -> float:
         """Share of γs drawn at random now."""
-        left = 1 - (self._started - 1) / self._warmup if self._warmup else 0.0
-        return max(self._epsilon, left)
+        left = 1 - (self._started - 1) / self._set.warmup if self._set.warmup else 0.0
+        return max(self._set.epsilon, left)
 
     def choose(self, state: int) -> int:
         """Return the action after a round of γ = ``state``; the least γ where several are worth the same."""
@@ -86,9 +75,9 @@ class QLearningController(RowByRow):
 
     def reward(self, seen: Observation) -> float:
         """Return what a round was worth, Algorithm 2 lines 18 and 19."""
-        return seen.accepted / seen.drafted if seen.drafted else self._rest
+        return seen.accepted / seen.drafted if seen.drafted else self._set.rest
 
     def learn(self, state: int, action: int, reward: float) -> None:
         """Apply the Bellman update to Q(state, action)."""
-        worth = reward + self._discount * max(self._values[action])
-        self._values[state][action] += self._alpha * (worth - self._values[state][action])
+        worth = reward + self._set.discount * max(self._values[action])
+        self._values[state][action] += self._set.alpha * (worth - self._values[state][action])

@@ -8,6 +8,7 @@ import pytest
 
 from osd.gamma.base import Observation
 from osd.gamma.rules.q_learning import QLearningController
+from storage.settings.drafting import QLearningSettings
 from tests.support.worlds import play_alone
 
 
@@ -29,7 +30,10 @@ class Told(random.Random):
 
 def test_a_trace_worked_by_hand() -> None:
     controller = QLearningController(
-        2, 3, Told([3, 1, 3, 2, None, None, None, None]), warmup=0, alpha=0.5, discount=0.5, epsilon=0.5
+        2,
+        3,
+        Told([3, 1, 3, 2, None, None, None, None]),
+        QLearningSettings(warmup=0, alpha=0.5, discount=0.5, epsilon=0.5),
     )
     # Q is 0 everywhere; Q(s, a): s the γ before, a the γ of the round
     # γ 2: the first, nobody's choice.                                          Tries 3
@@ -47,13 +51,16 @@ def test_a_trace_worked_by_hand() -> None:
 
 
 def test_of_gammas_worth_the_same_the_least_is_taken() -> None:
-    controller = QLearningController(3, 8, Told([None, None]), warmup=0)
+    controller = QLearningController(3, 8, Told([None, None]), QLearningSettings(warmup=0))
     assert play_alone(controller, [0, 0]) == [3, 0, 0]
 
 
 def test_a_trace_that_rests_worked_by_hand() -> None:
     controller = QLearningController(
-        1, 2, Told([0, 1, None, None, None, None]), warmup=0, alpha=0.5, discount=0.5, epsilon=0.5, rest=0.4
+        1,
+        2,
+        Told([0, 1, None, None, None, None]),
+        QLearningSettings(warmup=0, alpha=0.5, discount=0.5, epsilon=0.5, rest=0.4),
     )
     # γ 1: the first, nobody's choice.                                              Tries 0
     # γ 0 after 1, reward 0.4:         Q(1,0) = 0.5 (0.4 + 0.5 · 0) = 0.2.            Tries 1
@@ -71,7 +78,7 @@ def test_a_trace_that_rests_worked_by_hand() -> None:
 )
 def test_it_rests_where_drafting_is_worth_less(rest: float, accepted: int, rests: bool) -> None:
     """Half of a draft of two is accepted, or nothing."""
-    controller = QLearningController(2, 2, random.Random(0), warmup=25, rest=rest)
+    controller = QLearningController(2, 2, random.Random(0), QLearningSettings(rest=rest))
     for _ in range(60):
         row, chosen = controller.start(), []
         for _ in range(100):
@@ -81,7 +88,7 @@ def test_it_rests_where_drafting_is_worth_less(rest: float, accepted: int, rests
 
 
 def test_a_window_that_a_length_limit_cut_teaches_nothing() -> None:
-    controller = QLearningController(2, 3, Told([3, 3]), warmup=0)
+    controller = QLearningController(2, 3, Told([3, 3]), QLearningSettings(warmup=0))
     row = controller.start()
     row.observe(Observation(2, 2, 2))
     assert row.next_gamma(1) == 3
@@ -90,31 +97,33 @@ def test_a_window_that_a_length_limit_cut_teaches_nothing() -> None:
 
 
 def test_what_one_request_teaches_the_next_one_knows() -> None:
-    controller = QLearningController(2, 3, Told([3, None, None, None]), warmup=0)
+    controller = QLearningController(2, 3, Told([3, None, None, None]), QLearningSettings(warmup=0))
     assert play_alone(controller, [2, 3])[:2] == [2, 3]
     assert play_alone(controller, [2]) == [2, 3]  # not tried: Q(2, 3) is above 0
 
 
 def test_fewer_and_fewer_are_tried_during_warm_up() -> None:
-    controller = QLearningController(4, 8, random.Random(0), warmup=4, epsilon=0.1)
+    controller = QLearningController(4, 8, random.Random(0), QLearningSettings(warmup=4, epsilon=0.1))
     shares = []
     for _ in range(6):
         controller.start()
         shares.append(controller.exploring)
     assert shares == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.1, 0.1])
-    assert QLearningController(4, 8, random.Random(0), warmup=0).exploring == 0.05
+    assert QLearningController(4, 8, random.Random(0), QLearningSettings(warmup=0)).exploring == 0.05
 
 
 def test_the_same_seed_and_rounds_give_the_same_gammas() -> None:
     def choices(seed: int) -> list[int]:
-        return play_alone(QLearningController(4, 8, random.Random(seed)), [3, 1, 4, 1, 5, 2, 6, 5, 3, 5] * 3)
+        return play_alone(
+            QLearningController(4, 8, random.Random(seed), QLearningSettings()), [3, 1, 4, 1, 5, 2, 6, 5, 3, 5] * 3
+        )
 
     assert choices(7) == choices(7) != choices(8)
 
 
 def test_it_finds_the_gamma_with_the_highest_share_of_accepted_tokens() -> None:
     """Which is what its reward says, however few tokens that brings (section 6.3): here all up to 2 are accepted."""
-    controller = QLearningController(4, 6, random.Random(0), warmup=25)
+    controller = QLearningController(4, 6, random.Random(0), QLearningSettings())
     for _ in range(60):
         last = play_alone(controller, [2] * 40)
     assert sum(gamma <= 2 for gamma in last[10:]) >= 25
