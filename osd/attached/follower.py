@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 UNSERVED = (VersionState.CANDIDATE, VersionState.REJECTED)
 """States of versions that no engine can have."""
-GAIN_SECONDS = 10.0
-"""Between two questions what drafting gains, and what became of answers."""
+GAIN_LOOKS = 10
+"""Looks at an engine from one question what drafting gains, and what became of answers, to the next."""
 MERGED = "merged"
 """Folder of the store's directory for merged versions; it may be deleted at any time."""
 
@@ -158,7 +158,7 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         """Note now and then what drafting gains, and what became of answers."""
         if records.now() < self._gain_at:
             return
-        self._gain_at, self.gain = records.now() + GAIN_SECONDS, self.client.gain()
+        self._gain_at, self.gain = records.now() + GAIN_LOOKS * self._every, self.client.gain()
         self.facts = replace(self.facts, harvest=self.client.harvest())
         self._note_facts()
 

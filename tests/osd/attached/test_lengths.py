@@ -200,7 +200,7 @@ def test_what_drafting_gains_is_kept_listed_and_exported(
     live: Running, tmp_path: Path, store: Store, settings: Settings, folders: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("osd.attached.follower.GAIN_SECONDS", 0.0)
+    monkeypatch.setattr("osd.attached.follower.GAIN_LOOKS", 0)
     lengths = LiveLengths(tmp_path / "gamma", 16, 3)
     go(lengths, 4000)
     lengths._tell()
