@@ -117,3 +117,23 @@ def test_each_batch_size_has_its_own_length_and_break_even_is_told() -> None:
     length = eight["best"]
     needed = (burdened(8, length) / burdened(8, 0) - 1) / length
     assert eight["break_even"] == pytest.approx(needed, rel=0.15) and eight["gain"] < 1
+
+
+def test_a_machine_that_became_quicker_after_a_rest_makes_no_draft_pay() -> None:
+    meter = GainMeter(MOST)
+    for seconds in (0.1, 0.2, 0.3):
+        for _ in range(20):
+            meter.rested(4, seconds, 4)
+        meter.woke()
+        for _ in range(20):
+            meter.waited(4, 0.05, 4)
+    assert meter.told()["batches"][0]["awake"] == 1.0
+    Machine(cpu, 4, 0.02).run(meter, 1500)
+    assert meter.length(4) == 0
+    for _ in range(5):
+        for _ in range(20):
+            meter.rested(4, 0.1, 4)
+        meter.woke()
+        for _ in range(20):
+            meter.waited(4, 0.11, 4)
+    assert meter.told()["batches"][0]["awake"] == pytest.approx(1.1)

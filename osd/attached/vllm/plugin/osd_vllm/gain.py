@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 TURN, SETTLE = 8, 2
@@ -97,6 +97,12 @@ class _Batch:
             self.woke.append(seconds)
             if len(self.woke) == TURN:
                 self.passes.append(fmean(self.woke) / fmean(self.rested))
+
+    @property
+    def pass_cost(self) -> float:
+        """Seconds of a step of length 0 ÷ those of one in which the draft rests: never below 1, and 1 until several
+        wakes have told it, for a machine that changes its speed meanwhile says anything."""
+        return max(1.0, median(self.passes)) if len(self.passes) >= PROOF else 1.0
 
     def cost(self, length: int) -> tuple[float, float]:
         """Return the quotient of times and its standard error; what was not tried is guessed from other lengths."""
@@ -252,7 +258,7 @@ class GainMeter:
     def gain(self, batch: _Batch, length: int) -> tuple[float, float]:
         """Return tokens a second with a length ÷ those of a draft that rests, and the standard error."""
         (tokens, doubt), (cost, error) = self.acceptance.tokens(length), batch.cost(length)
-        gain = tokens / cost / (fmean(batch.passes) if length and batch.passes else 1.0)
+        gain = tokens / cost / (batch.pass_cost if length else 1.0)
         return gain, gain * math.hypot(doubt / tokens, error / cost)
 
     def _hope(self, batch: _Batch, length: int) -> float:
@@ -279,7 +285,7 @@ class GainMeter:
     def _told(self, size: int, batch: _Batch) -> dict[str, Any]:
         best = batch.length or max(self.lengths, key=lambda length: self.gain(batch, length)[0])
         gain, error = self.gain(batch, best)
-        known, awake = len(batch.ratios[best]), fmean(batch.passes) if batch.passes else 1.0
+        known, awake = len(batch.ratios[best]), batch.pass_cost
         return {
             "rows": 1 << size, "length": batch.length, "best": best, "gain": gain, "error": error, "turns": known,
             "break_even": (batch.cost(best)[0] * awake - 1) / best if known else None, "awake": awake,
