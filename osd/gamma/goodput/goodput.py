@@ -103,8 +103,8 @@ class GoodputController:
         """This round's; None while nothing was timed."""
         self._batch = self._kept = self._cap = 0
         """Rows, tokens kept for verification and most passes of this round."""
-        self._rows = self._rounds = self._rests = self._before = 0
-        """Rows that were planned, rounds since then, rounds for which that holds; rounds of the plan before."""
+        self._rows, self._rounds, self._rests, self._before = list[GoodputRow](), 0, 0, 0
+        """Those planned, rounds since then, and rounds for which that holds; rounds of the plan before."""
         self._trying = False
         """Whether rows draft though that does not pay."""
         self._reading = 0.0
@@ -124,12 +124,12 @@ class GoodputController:
         self, rows: Sequence[GoodputRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
         """Return each row's γ: the most that it may draft, to be cut short in the round, or 0."""
-        if self._rounds < self._rests and (len(rows), batch) == (self._rows, self._batch):
+        if self._rounds < self._rests and batch == self._batch and list(rows) == self._rows:
             self._rounds += 1
             return [0] * len(rows)
         self._settle()
         self._batch, self.passes, self._kept, self._reading = batch, 0, 0, 0.0
-        self._before, self._rows, self._rounds, self._rests = self._rounds, len(rows), 1, 0
+        self._before, self._rows, self._rounds, self._rests = self._rounds, list(rows), 1, 0
         self._trying = False
         unread = unread or [0] * len(rows)
         prices = self._prices = self._priced(batch)

@@ -15,11 +15,11 @@ from tests.support.settings import settings_of
 PLAIN, DRAFT, TOKEN = 10.0, 1.0, 0.1
 
 
-def timed(batch: int) -> CostModel:
+def timed(batch: int, draft: float = DRAFT) -> CostModel:
     costs = CostModel()
     for _ in range(8):
         for depth in range(13):
-            costs.observe_draft(batch, depth, DRAFT * depth)
+            costs.observe_draft(batch, depth, draft * depth)
             costs.observe_verify(batch, batch * (depth + 1), PLAIN + TOKEN * batch * depth)
     return costs
 
@@ -138,3 +138,23 @@ def test_a_draft_that_is_not_yet_known_to_be_bad_is_tried_and_judged() -> None:
 def test_a_prompt_is_read_for_several_tries_or_for_none() -> None:
     rule = GoodputController(nearly_paying(), maximum=12, settings=GoodputSettings(stake=16, share=0.0))
     assert [rule.plan([rule.start()], [99], 1, [unread]) for unread in (300, 200, 100)] == [[0], [0], [1]]
+
+
+def test_what_tenants_bring_who_share_a_batch_is_counted_where_it_is_planned() -> None:
+    """Rows of two tenants, planned together, come and go while drafting is far from paying: nothing is lost of what
+    they bring, and what buys tries fills."""
+    costs = timed(2, draft=8.0)
+    tenants = [GoodputController(costs, maximum=12, settings=GoodputSettings()) for _ in range(2)]
+    joint = GoodputController(costs, maximum=12, settings=GoodputSettings())
+    rows = [tenant.start() for tenant in tenants]
+    for number in range(600):
+        if number % 3 == 0:
+            rows[number % 2] = tenants[number % 2].start()
+        lengths = joint.plan(rows, [99, 99], 2)
+        if drafting := [row for row, length in zip(rows, lengths, strict=True) if length]:
+            joint.should_continue(drafting, 1, [(0.3, 5)] * len(drafting))
+        for row, length in zip(rows, lengths, strict=True):
+            row.observe(Observation(length, length, 0, [7]))
+            assert row.rule is joint, "it was planned by another"
+        assert not any(tenant.emitted for tenant in tenants)
+    assert joint.credit > 0
