@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import signal
 import statistics
 import subprocess
 import time
@@ -34,7 +35,7 @@ from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult, save_json
 from osd.bench.harness.turns import shifted
 from osd.bench.harness.watch import Watch
-from osd.bench.serve.process import awake, running
+from osd.bench.serve.process import awake, running, signal_group
 from osd.demo import TARGET
 from osd.demo.runner.circle import make_new_folder, own_settings
 from osd.demo.runner.feed import TrainerView
@@ -76,6 +77,8 @@ class AttachedPlan(TargetPlan):
     """Tokens of an answer at most."""
     interval: Annotated[int, Ge(0)] = 96
     """Answers between two training runs; 0: nothing trains."""
+    plain_first: bool = False
+    """Start the vLLM without speculation first: whoever is started first may be slower."""
 
 
 class AttachedBlock(NamedTuple):
@@ -207,7 +210,7 @@ def running_both(plan: AttachedPlan, settings: Settings, target: str) -> Iterato
             arm: stack.enter_context(
                 server.vllm_process(plan.vllm, Path(target), out / f"{arm}.log", some, variables if some else {})
             )
-            for arm, some in options.items()
+            for arm, some in list(options.items())[:: -1 if plan.plain_first else 1]
         }
         engine = VllmEngine(up[ATTACHED].address.url, token)
         add = server.osd_command(config, "engines", "add", engine.url, "--draft", DEFAULT_DRAFT)
@@ -215,8 +218,7 @@ def running_both(plan: AttachedPlan, settings: Settings, target: str) -> Iterato
         words = command("worker", "--config", config)
         trainer = stack.enter_context(running(words, out / "trainer.log")) if plan.interval else None
         for process in [one.process for one in up.values()] + ([trainer] if trainer else []):
-            with awake(process):
-                pass  # stopped from here on
+            signal_group(process, signal.SIGSTOP)
         yield AttachedRun(plan, store, up, trainer, engine)
 
 
