@@ -68,7 +68,7 @@ class Attachment:
 
     def _gone(self, name: str, engine: AttachedEngine | None) -> bool:
         follower = self.followers[name]
-        return engine is None or (engine.url, engine.draft) != (follower.url, follower.draft)
+        return engine is None or follower.changed or (engine.url, engine.draft) != (follower.url, follower.draft)
 
     def _attach_to(self, engine: AttachedEngine) -> None:
         if engine.name in self.followers:

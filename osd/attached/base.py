@@ -68,11 +68,11 @@ class EngineFacts:
     digest: str
     """The target's digest, as :mod:`osd.models.model_digest` has it."""
     method: str
-    """How it drafts: draft_model, eagle, …"""
+    """How it drafts: draft_model, eagle, …; empty where it runs without speculation."""
     draft: str
     """The draft of its command line, a folder or hub name."""
     gamma: int
-    """num_speculative_tokens."""
+    """num_speculative_tokens; 0 without speculation."""
     greedy_drafts: bool
     """Whether drafts are the draft's likeliest tokens, so that a refused token can be recovered."""
     top_k: int
@@ -86,6 +86,11 @@ class EngineFacts:
     """Answers ``taken``, ``sent``, ``spooled``, ``dropped``, ``skipped``, ``failed`` since it was started."""
     plugin: str | None = None
     """Version of osd's plugin; None where it has none."""
+
+    @property
+    def speculates(self) -> bool:
+        """Whether it was started with a draft; one that was not is learned from all the same."""
+        return bool(self.method)
 
     @property
     def serves(self) -> str | None:

@@ -55,6 +55,8 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         self.started = records.now()
         self.away = False
         """Whether the engine was not reached at the last look."""
+        self.changed = False
+        """Whether it was started again with speculation, where it had none, or without."""
         self._every = settings.attach.poll_seconds
         self._gone_seconds = settings.fleet.gone_seconds
         self._digests: dict[str, str] = {}
@@ -71,8 +73,8 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         self._publishing = False
 
     def names(self) -> Sequence[str]:
-        """Return its draft's line."""
-        return [self.line]
+        """Return its draft's line; nothing where it runs without speculation, so that nothing can be published."""
+        return [self.line] if self.facts.speculates else []
 
     @property
     def serves(self) -> str | None:
@@ -97,7 +99,10 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         return version
 
     def version_of(self, digest: str | None) -> DraftVersion | None:
-        """Return the draft's version with this digest of weights: of several, the one that serves; None for none."""
+        """Return the draft's version with this digest of weights: of several, the one that serves; None for none. To an
+        engine without speculation belongs the version that it would draft with."""
+        if not self.facts.speculates:
+            return self.store.versions.current(self.line)
         serving = self.serving.get(self.line)
         if digest is None or (serving and self._digest(serving) == digest):
             return serving if digest else None
@@ -116,7 +121,9 @@ class EngineFollower(CanaryFollower[DraftVersion]):
 
     def _poll(self) -> None:
         try:
-            self._notice_restart(self.client.served())
+            ranks = self.client.served()
+            self.changed = self.facts.speculates != any(rank.sha256 for rank in ranks)
+            self._notice_restart(ranks)
             self.away = False
             self._ask_facts()
             super()._poll()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from osd.attached.base import PROXIED, SGLANG
 from storage import records
+from storage.versions.feature_kinds import FEATURE_KINDS
 
 if TYPE_CHECKING:
     from storage.access.engines import AttachedEngine
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from storage.store import Store
 
 Row = Mapping[str, Any]
+FIRST_LENGTH = 4
+"""num_speculative_tokens of a first start with a draft."""
 
 
 def engine_rows(store: Store) -> list[Row]:
@@ -103,22 +106,32 @@ def verdict(said: Mapping[str, Any] | None, line: Line = ()) -> str | None:
 
 def restart(store: Store, engine: AttachedEngine) -> str | None:
     """Say where another start would be faster, and its command, of an engine that keeps the draft length that it was
-    started with; None for others, where nothing is known, and where it is well as it is."""
+    started with, or that has no draft; None for others, where nothing is known, and where it is well as it is."""
     from storage.insights.statistics import tokens_per_round
 
     facts, version = engine.facts, store.versions.find(engine.draft, engine.facts.get("digest"))
-    alpha, length = version.evidence.get("after") if version else None, facts.get("gamma")
-    if version is None or alpha is None or not length or facts["live_gamma"] or facts["kind"] == SGLANG:
+    alpha = version.evidence.get("after") if version else None
+    if version is None or alpha is None or facts.get("live_gamma", True) or facts["kind"] == SGLANG:
         return None
-    tokens, plain = tokens_per_round(alpha, length), f"vllm serve {quote(facts['target'])}"
+    length, plain = facts["gamma"] or FIRST_LENGTH, f"vllm serve {quote(facts['target'])}"
+    tokens = tokens_per_round(alpha, length)
     brings = f"{tokens:.2f} tokens a step at the gate's acceptance {alpha:.2f}"
-    served = store.versions.served_by(engine.name).get(version.draft)
-    if facts["kind"] != PROXIED or served in (None, version.id):
-        needed = min(_break_evens(store, engine), default=None)
-        return _without_draft(f"`{plain}`", brings, (tokens - 1) / length, tokens, needed)
-    drafts = json.dumps({"method": facts["method"], "model": "./draft", "num_speculative_tokens": length})
-    command = f"{plain} --speculative-config {quote(drafts)}"
-    return f"worth it, {version.id} brings {brings}: `osd drafts export {version.id} ./draft`, then `{command}`"
+    served, share = store.versions.served_by(engine.name).get(version.draft), (tokens - 1) / length
+    needed = min(_break_evens(store, engine), default=None)
+    if facts["method"] and (facts["kind"] != PROXIED or served in (None, version.id)):
+        return _without_draft(f"`{plain}`", brings, share, tokens, needed)
+    method = version.kind if version.kind in FEATURE_KINDS else "draft_model"
+    drafts = json.dumps({"method": method, "model": "./draft", "num_speculative_tokens": length})
+    command = f"`osd drafts export {version.id} ./draft`, then `{plain} --speculative-config {quote(drafts)}`"
+    worth = "worth it" if facts["method"] else _with_draft(share, tokens, needed)
+    return f"{worth}, {version.id} brings {brings}: {command}"
+
+
+def _with_draft(share: float, tokens: float, needed: float | None) -> str:
+    """Say whether a first start with a draft would be faster."""
+    if needed is None:
+        return f"worth it where a step with the draft takes less than {tokens:.2f} × one without (not measured here)"
+    return "worth it" if share >= needed else f"not worth it yet ({share:.2f} of what is drafted, {needed:.2f} needed)"
 
 
 def _without_draft(command: str, brings: str, share: float, tokens: float, needed: float | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +43,8 @@ class EngineOptions:
     target: Annotated[str, typer.Option(metavar="TARGET")] | None = None
     """Folder or hub name of its target, where it does not say itself."""
     draft_folder: Annotated[Path, typer.Option(metavar="FOLDER")] | None = None
-    """Folder of the draft that it was started with, where it does not say itself."""
+    """Folder of the draft that it was started with, where it does not say itself; of the draft that is to learn, where
+    it runs without speculation."""
 
 
 @app.command()
@@ -61,23 +62,29 @@ def add(
     answers are not harvested (docs/vllm.md).
     """
     facts = client(here.settings, url, options).probe()
+    if not facts.speculates and options.draft_folder:
+        facts = replace(facts, draft=str(options.draft_folder.absolute()))
     with here.store() as store:
         for said in store.targets.arrive(facts.digest, facts.target):
             note(f"osd: {said}")
         register_draft(store, draft, facts)
+        kind = facts.method or store.versions.current(draft, facts.digest).kind
         engine = store.engines.add(facts.name, url.rstrip("/"), draft, asdict(facts))
     note(f"{engine.name} is attached as a server of the draft {draft}. `osd attach` attends to it.")
-    note(what_is_harvested(facts, here.settings.learn.teacher))
+    note(what_is_harvested(facts, kind, here.settings.learn.teacher))
+    if not facts.speculates:
+        note("It runs without speculation: the draft learns beside it. `osd engines list` says what it would bring.")
 
 
-def what_is_harvested(facts: EngineFacts, teacher: str) -> str:
-    """Say what is harvested of an engine where this is ``learn.teacher``, and what that costs the engine."""
+def what_is_harvested(facts: EngineFacts, kind: str, teacher: str) -> str:
+    """Say what is harvested of an engine whose draft is of a ``kind``, where this is ``learn.teacher``, and what that
+    costs the engine."""
     again = "texts alone are harvested, of all answers, at next to no cost; the trainer's target reads them again"
     if facts.kind == "sglang":
         return "Its answers are not harvested (docs/vllm.md)."
-    if facts.method in FEATURE_KINDS:
+    if kind in FEATURE_KINDS:
         lacking = "" if teacher == "recompute" else ". Set it, and serve.target: nothing is learned until then"
-        hidden = f"A draft of {facts.method} learns from hidden states, which vLLM does not hand over"
+        hidden = f"A draft of {kind} learns from hidden states, which vLLM does not hand over"
         return f"{hidden}. With learn.teacher = recompute {again}{lacking}."
     if teacher == "recompute":
         return f"With learn.teacher = recompute {again}."
@@ -251,6 +258,9 @@ def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
     from storage.records import Route
 
     if store.versions.find(draft, facts.digest) is None:
+        if not (facts.draft or facts.speculates):
+            reason = f"{facts.name} runs without speculation, and no draft {draft} learns for its target yet"
+            raise BadInput(reason=f"{reason}; give one with --draft-folder FOLDER, or begin with `osd replay import`.")
         folder = Path(facts.draft)
         if not folder.is_dir():
             reason = f"{facts.draft}, the draft that {facts.name} serves, is no folder that this machine sees"

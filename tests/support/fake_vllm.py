@@ -57,22 +57,24 @@ class FakeEngine:
         self.tokenizer: Any = None
         self.refused: dict[tuple[int, ...], list[int]] = {}
         """Prompt → the tokens that were really refused, of its newest answer."""
+        self._speculation = Namespace(
+            method="draft_model", model=str(draft), num_speculative_tokens=gamma, draft_sample_method="greedy"
+        )
         self.vllm_config = Namespace(
-            speculative_config=Namespace(
-                method="draft_model", model=str(draft), num_speculative_tokens=gamma, draft_sample_method="greedy"
-            ),
+            speculative_config=self._speculation,
             model_config=Namespace(logprobs_mode="raw_logprobs"),
             observability_config=Namespace(per_request_spec_decode_metrics="detailed"),
             scheduler_config=Namespace(max_num_seqs=16),
         )
         self.restart(draft)
 
-    def restart(self, draft: Path) -> None:
-        """Start the worker again, with the draft of the command line."""
+    def restart(self, draft: Path | None) -> None:
+        """Start the worker again, with the draft of the command line; with none: without speculation."""
         worker = importlib.import_module("osd_vllm.worker")
-        self.draft: Any = deepcopy(module_in(draft))
-        config = Namespace(model=str(draft), hf_config=AutoConfig.from_pretrained(draft))
-        speculative = Namespace(draft_model_config=config)
+        self.draft: Any = deepcopy(module_in(draft)) if draft else None
+        self.vllm_config.speculative_config = self._speculation if draft else None
+        config = draft and Namespace(model=str(draft), hf_config=AutoConfig.from_pretrained(draft))
+        speculative = draft and Namespace(draft_model_config=config)
         engine = self
 
         class Worker(worker.OsdWorker):  # type: ignore[misc, name-defined]
@@ -107,6 +109,8 @@ class FakeEngine:
             logprobs = (warped if self.processed else logits).log_softmax(-1)
             tops.append([(int(i), float(logprobs[i])) for i in logprobs.argsort(descending=True)])
             tokens.append(int(warped.argmax()))
+        if self.draft is None:
+            return tokens[len(prompt) :], tops, [], []
         guesses = self.draft(torch.tensor([tokens])).logits[0].argmax(-1).tolist()
         accepted, drafted, refused, place = [], [], [], len(prompt) + 1
         while place < len(tokens):
@@ -240,6 +244,8 @@ def _metrics(parts: list[Any]) -> dict[str, Any] | None:
     if len(parts) > 1:
         return None
     _, _, accepted, drafted = parts[0]
+    if not drafted:
+        return None
     return {
         "speculative_decoding": {
             "num_spec_steps": len(accepted),

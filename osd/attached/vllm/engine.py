@@ -27,6 +27,7 @@ COUNTERS = "vllm:spec_decode_num_"
 DRAFT_MODEL = "draft_model"
 METHODS = (DRAFT_MODEL, *FEATURE_KINDS)
 """The methods whose drafts osd trains; those of feature drafts have the names of their kinds."""
+NO_SPECULATION = {"method": "", "draft": "", "num_speculative_tokens": 0, "draft_sample_method": "greedy"}
 Schedule = Sequence[tuple[int, int, int]]
 """Draft lengths: (first, last, length) by running requests."""
 PAUSED: Schedule = ((1, 1 << 20, 0),)
@@ -47,6 +48,8 @@ class VllmEngine(ServingEngine):
         if reason := self._read("/v1/osd/info", wrong_with, found):
             raise self._unsuited(reason)
         facts = self._read("/v1/osd/info", _facts, found)
+        if not facts.speculates:
+            return facts
         answer = self._answer(PROMPT, 4, temperature=0)
         spec = self._read(COMPLETIONS, lambda said: said["metrics"]["speculative_decoding"], answer)
         if not spec or "per_step_accepted" not in spec:
@@ -117,17 +120,13 @@ def trial_prompt(number: int) -> list[int]:
 def wrong_with(found: Mapping[str, Any]) -> str | None:
     """Return why an engine cannot be attached, with what to do about it; None where it can."""
     speculation, target, mode = found["speculation"], found["target"], found["logprobs_mode"]
-    if speculation is None:
-        draft = '{"method": "draft_model", "model": "FOLDER", "num_speculative_tokens": 4}'
-        command = f"vllm serve {target['name']} --speculative-config '{draft}'"
-        return f"it runs without speculation; start it as `{command}` (`osd drafts export` writes a FOLDER)"
-    if speculation["method"] not in METHODS:
+    if speculation and speculation["method"] not in METHODS:
         return f"it drafts by {speculation['method']!r}, and osd trains drafts of the methods {', '.join(METHODS)}"
-    if speculation.get("quantised_head"):
+    if speculation and speculation.get("quantised_head"):
         return "its draft's output layer is quantised; start it without draft_lm_head_quantization"
     if mode != "raw_logprobs":
         return f"its log-probabilities are {mode}; start it with --logprobs-mode raw_logprobs"
-    if found["spec_decode_metrics"] != "detailed":
+    if speculation and found["spec_decode_metrics"] != "detailed":
         return "it does not say what each step accepted; start it with --per-request-spec-decode-metrics detailed"
     if not found["harvests"]:
         return "its answers are not harvested; start it with --middleware osd_vllm.harvest.Harvest"
@@ -155,10 +154,11 @@ def _counters(text: bytes) -> dict[str, float]:
 
 
 def _facts(found: Mapping[str, Any]) -> EngineFacts:
-    speculation, target = found["speculation"], found["target"]
+    speculation, target = found["speculation"] or NO_SPECULATION, found["target"]
+    live = found["live_gamma"] and speculation["num_speculative_tokens"] > 0
     return EngineFacts(
         found["engine"], "vllm", found["vllm"], target["name"], digest_of(target["files"]), speculation["method"],
         speculation["draft"], speculation["num_speculative_tokens"], speculation["draft_sample_method"] == "greedy",
-        found["top_k"], found["max_num_seqs"], found["live_gamma"], tuple(_ranks(found["workers"])),
-        found["harvest"], found["plugin"],
+        found["top_k"], found["max_num_seqs"], live, tuple(_ranks(found["workers"])), found["harvest"],
+        found["plugin"],
     )  # fmt: skip

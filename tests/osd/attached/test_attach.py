@@ -105,6 +105,26 @@ def test_a_newer_version_is_published_named_in_the_ledger_and_published_anew_aft
     assert home.client.served()[0].version == newer
 
 
+def test_a_draft_learns_beside_a_vllm_without_speculation_and_is_published_once_it_was_started_with_one(
+    home: Attached, fake: FakeEngine
+) -> None:
+    fake.restart(None)
+    home.enter()
+    home.attachment.start()
+    answer = ask(home.vllm, [7, 30, 41])
+    until(home.request_ids)
+    (kept,) = home.store.samples.read(home.request_ids())
+    assert kept.draft_version == home.root and kept.tokens[3:].tolist() == answer and kept.k == 20
+    assert (kept.kinds == TokenKind.UNDRAFTED).all() and home.store.outcomes.recent()[0].drafted == 0
+    newer = better(home.store, home.folders, home.root)
+    ask(home.vllm, [8, 30, 41])
+    until(lambda: home.store.outcomes.recent()[0].draft_version == newer)  # the version that it would draft with
+    assert not home.store.versions.serving("sql") and not home.trouble() and engine_rows(home.store)[0]["up"]
+    fake.restart(home.folders["draft"])
+    until(lambda: home.store.versions.serving("sql") == {"gpu-1": newer})
+    assert home.store.engines.get("gpu-1").facts["method"] == "draft_model" and ask(home.vllm, [7, 30, 41]) == answer
+
+
 def post(url: str, data: bytes, token: str = TOKEN) -> int:
     request = urllib.request.Request(url + "/v1/osd/harvest", data, {"Authorization": f"Bearer {token}"})
     try:

@@ -40,6 +40,24 @@ def step(rows: int, drafted: int, scheduled: int | None = None, ended: int = 0) 
     )
 
 
+class Asked(SimpleNamespace):
+    """A request that comes, with vLLM's names for what its prefix cache goes by."""
+
+    def __init__(self, name: str, salt: str | None = None, *, resumable: bool = False) -> None:
+        super().__init__(request_id=name, cache_salt=salt, resumable=resumable, block_hashes=[])
+        self.update_block_hashes()
+
+    def update_block_hashes(self) -> None:
+        """Hash its blocks, as vLLM does once more for what was emitted."""
+        self.block_hashes.append(hash((self.cache_salt, len(self.block_hashes))))
+
+
+def come(lengths: LiveLengths, step: Any) -> None:
+    """Let the requests of a step come."""
+    for name in step.num_scheduled_tokens:
+        lengths.admit(Asked(name))
+
+
 def done(step: Any, emitted: int) -> Any:
     """What comes back of it."""
     rows = list(step.num_scheduled_tokens)
@@ -75,8 +93,10 @@ def go(
         drafted = lengths[rows]
         taken.add(drafted)
         now = step(rows, drafted, ended=number // 40 * rows)
+        if number % 40 == 0:
+            come(lengths, now)
         if not number:
-            now.finished_req_ids |= lengths._rest._missed  # those of before
+            now.finished_req_ids |= lengths._rest._unread - {*now.num_scheduled_tokens}  # those of before
         lengths.begin(now)
         if rested is not None:
             rested.append(now.osd_rests)
@@ -108,18 +128,31 @@ def test_a_draft_that_is_not_used_rests_and_wakes_to_be_tried(tmp_path: Path, mo
 def test_nothing_is_tried_on_requests_whose_tokens_the_draft_has_not_read(tmp_path: Path) -> None:
     lengths = LiveLengths(tmp_path / "gamma", 4, 3)
     lengths._rest.wake()
-    now = step(2, 0)
+    come(lengths, now := step(2, 0))
     lengths.begin(now)
     assert not now.osd_rests and lengths._rest.ready
     lengths._rest.rests = True
-    lengths.begin(resting := step(2, 0, ended=2))
+    lengths.begin(decoding := step(2, 0))
+    assert not decoding.osd_rests, "their blocks may be shared with requests that are drafted for"
+    come(lengths, prefill := step(2, 0, scheduled=7, ended=2))
+    lengths.begin(prefill)
     lengths._rest.wake()
-    assert resting.osd_rests and not lengths._rest.ready and lengths[2] == 0
+    assert prefill.osd_rests and not lengths._rest.ready and lengths[2] == 0
     lengths.begin(step(2, 0, ended=4))
     assert lengths._rest.ready
-    lengths._rest.rests = True
-    lengths.begin(prefill := step(2, 0, scheduled=7, ended=6))
-    assert not prefill.osd_rests, "prompts are read: later requests share their cache"
+
+
+@pytest.mark.parametrize("salt", [None, "the client's"])
+def test_an_unread_request_shares_the_prefix_cache_with_its_like_alone(tmp_path: Path, salt: str | None) -> None:
+    lengths = LiveLengths(tmp_path / "gamma", 4, 3)
+    unread = [Asked("a", salt), Asked("b", salt)]
+    session = Asked("goes on", salt, resumable=True)
+    for one in (*unread, session):
+        lengths.admit(one)
+    lengths._rest.wake()
+    lengths.admit(read := Asked("c", salt))
+    assert unread[0].block_hashes == unread[1].block_hashes != read.block_hashes == session.block_hashes
+    assert unread[0].cache_salt.startswith(salt or "osd") and len(unread[0].block_hashes) == 1
 
 
 def test_a_paused_draft_rests(tmp_path: Path) -> None:

@@ -170,3 +170,18 @@ def test_what_is_harvested_and_costs_is_said_when_an_engine_is_added(
     vllm.stop()
     said = " ".join(done.stderr.split())
     assert done.exit_code == 0 and all(part in said for part in says), said
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_vllm_without_speculation_needs_a_draft_that_learns(
+    fake: FakeEngine, folders: dict[str, Path], tmp_path: Path, given: bool
+) -> None:
+    fake.restart(None)
+    vllm = Running(make_app(fake))
+    options = ["--draft-folder", str(folders["draft"])] if given else []
+    surroundings = {"OSD_STORAGE__DIRECTORY": str(tmp_path / "own")}
+    done = CliRunner().invoke(app, ["engines", "add", vllm.url, "--draft", "sql", *options], env=surroundings)
+    vllm.stop()
+    said = " ".join(done.stderr.split())
+    tells = "the draft learns beside it" if given else "no draft sql learns for its target yet; give one with --draft"
+    assert done.exit_code == (0 if given else 2) and tells in said, said

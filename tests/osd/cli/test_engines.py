@@ -100,3 +100,21 @@ def test_a_version_that_a_stock_vllm_lacks_is_worth_a_restart(osd: Osd, filled: 
     assert json.loads(config) == {"method": "draft_model", "model": "./draft", "num_speculative_tokens": 4}
     filled.store.versions.mark_serving(newer, "stock")
     assert "without it" in shown(osd, "stock")["restart"]
+
+
+@pytest.mark.parametrize(("needed", "worth"), [
+    (None, "worth it where a step with the draft takes less than 1.94 × one without (not measured here)"),
+    (0.2, "worth it"), (0.3, "not worth it yet (0.23 of what is drafted, 0.30 needed)"),
+])  # fmt: skip
+def test_what_a_draft_would_bring_is_told_of_a_vllm_without_one(
+    osd: Osd, filled: Filled, needed: float | None, worth: str
+) -> None:
+    filled.store.engines.add("plain", "http://a:1", "default", FACTS | {"method": "", "gamma": 0})
+    if needed:
+        facts = FACTS | {"live_gamma": True, "gain": gain(batch(1, needed))}
+        filled.store.engines.add("gpu-1", "http://b:1", "default", facts)
+    newer = learn(filled.store, 6, 0.5)
+    said = shown(osd, "plain")["restart"]
+    assert said.startswith(f"{worth}, {newer} brings 1.94 tokens a step at the gate's acceptance 0.50: ")
+    config = json.loads(shlex.split(said.split("`")[3])[-1])
+    assert config == {"method": "draft_model", "model": "./draft", "num_speculative_tokens": 4}

@@ -61,9 +61,19 @@ class LiveLengths:
             self._tell_at = now + TELL
             self._tell()
 
+    @property
+    def rests(self) -> bool:
+        """Whether the draft rests, or nothing is to be drafted."""
+        return not any(self._fixed) if self._fixed else self._rest.rests
+
+    def admit(self, request: Any) -> None:
+        """Take note of a request that comes. One that goes on with an earlier one's cache stays as it is."""
+        if self.rests and not request.resumable:
+            self._rest.admit(request)
+
     def begin(self, step: Any) -> None:
         """Note when a step was scheduled, and whether the draft rests in it."""
-        self._rest.begin(step, not any(self._fixed) if self._fixed else self._rest.rests)
+        self._rest.begin(step, self.rests)
         self._begun.append((step, time.perf_counter()))
 
     def note(self, step: Any, done: Any) -> None:

@@ -1,9 +1,9 @@
 """Lets the draft rest while it is not used.
 
-At length 0 vLLM runs one pass of the draft a step, to keep the draft's cache in step with the text. A resting draft
-runs it for prompts alone. It wakes now and then, and for new weights, so that it can be tried. A request that decoded
-meanwhile misses that in the draft's cache, and drafts badly to its end: nothing is tried until such requests have
-ended.
+At length 0 vLLM runs one pass of the draft a step, prompts included, to keep the draft's cache in step with the text.
+A resting draft reads nothing of the requests that come. It wakes now and then, and for new weights, so that it can be
+tried: once those requests have ended, for it could not draft for them. Nor can it for what later requests would find of
+them in the prefix cache, so they have a part of that cache for themselves.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from .gain import TURN, GainMeter
 
 FIRST = 4 * TURN
 """Steps of rest at the very start, which tell what a step takes then."""
+SALT = "osd-rest"
+"""What is put behind the cache salt of a request that the draft does not read."""
 RESTS = 12
 """Steps of rest for each step that the draft was awake for nothing."""
 PATIENCE = 24
@@ -26,15 +28,15 @@ class DraftRest:
     def __init__(self, meter: GainMeter) -> None:
         self._meter = meter
         self.rests = True
-        self._missed: set[str] = set()
-        """Requests that decoded while the draft rested."""
+        self._unread: set[str] = set()
+        """Requests that came while the draft rested."""
         self._left, self._awake, self._turns = FIRST, 0, 0
         """Steps until it wakes; steps since it woke, and the meter's turns by then."""
 
     @property
     def ready(self) -> bool:
         """Whether the draft may be tried: it is awake, and has read all that the requests say."""
-        return not self.rests and not self._missed
+        return not self.rests and not self._unread
 
     def wake(self) -> None:
         """Wake, for there is something to try."""
@@ -43,12 +45,17 @@ class DraftRest:
             self.rests = False
             self._meter.woke()
 
+    def admit(self, request: Any) -> None:
+        """Leave a request that comes now unread, and apart in the prefix cache."""
+        self._unread.add(request.request_id)
+        request.cache_salt = (request.cache_salt or "") + SALT
+        request.block_hashes.clear()
+        request.update_block_hashes()
+
     def begin(self, step: Any, rests: bool) -> None:
-        """Mark a scheduled step as one in which the draft rests, where it ``rests`` and every request decodes."""
-        self._missed -= step.finished_req_ids
-        step.osd_rests = rests and all(count == 1 for count in step.num_scheduled_tokens.values())
-        if step.osd_rests:
-            self._missed.update(step.num_scheduled_tokens)
+        """Mark a scheduled step as one in which the draft rests, where it ``rests`` and reads none of the requests."""
+        self._unread -= step.finished_req_ids
+        step.osd_rests = rests and self._unread.issuperset(step.num_scheduled_tokens)
 
     def count(self) -> None:
         """Count a step, and wake or rest after it."""

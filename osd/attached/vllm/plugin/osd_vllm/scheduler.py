@@ -30,6 +30,12 @@ def _with_live_gamma(base: Any) -> Any:
                 self._osd = LiveLengths(path, self.scheduler_config.max_num_seqs, self.num_spec_tokens)
                 self.dynamic_sd_lookup = self._osd
 
+        def add_request(self, request: Any) -> None:
+            """Take a request; see vLLM."""
+            if self._osd is not None:
+                self._osd.admit(request)
+            super().add_request(request)
+
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
             """Schedule a step; see vLLM."""
             if self._osd is None:
