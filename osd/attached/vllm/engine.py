@@ -27,7 +27,9 @@ COUNTERS = "vllm:spec_decode_num_"
 DRAFT_MODEL = "draft_model"
 METHODS = (DRAFT_MODEL, *FEATURE_KINDS)
 """The methods whose drafts osd trains; those of feature drafts have the names of their kinds."""
-NO_SPECULATION = {"method": "", "draft": "", "num_speculative_tokens": 0, "draft_sample_method": "greedy"}
+NO_SPECULATION: Mapping[str, Any] = {
+    "method": "", "draft": "", "num_speculative_tokens": 0, "draft_sample_method": "greedy"
+}  # fmt: skip
 Schedule = Sequence[tuple[int, int, int]]
 """Draft lengths: (first, last, length) by running requests."""
 PAUSED: Schedule = ((1, 1 << 20, 0),)

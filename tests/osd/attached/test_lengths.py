@@ -118,7 +118,8 @@ def test_a_draft_that_is_not_used_rests_and_wakes_to_be_tried(tmp_path: Path, mo
     monkeypatch.setattr("osd.attached.vllm.plugin.osd_vllm.lengths.time", clock)
     lengths, rested = LiveLengths(tmp_path / "gamma", 4, 3), list[bool]()
     go(lengths, 12000, accepted=False, rested=rested, clock=clock)
-    assert 0.8 < sum(rested) / len(rested) < 1.0, "awake for a small share"
+    assert 0.9 < sum(rested) / len(rested) < 1.0, "awake for a small share"
+    assert sum(rested[:600]) > 500, "from the beginning on"
     wakes = [at for at in range(1, len(rested)) if rested[at - 1] and not rested[at]]
     assert len(wakes) >= 3, "again and again"
     draft_file(tmp_path / "gamma").write_text("another one")

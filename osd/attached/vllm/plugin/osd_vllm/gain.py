@@ -128,7 +128,7 @@ class GainMeter:
         """Steps until the next turn without a draft, and until that with another length."""
         self._left = self._settling = self._longest = 0
         """Steps until the turn ends; steps that are not looked at; steps until it ends whatever they tell."""
-        self._fresh = FRESH
+        self._fresh = 1
         self._tokens = self._seconds = 0.0
         self.turns = 0
         """Turns so far."""
@@ -139,11 +139,11 @@ class GainMeter:
         return self._arm is not None or any(batch.length for batch in self._batches.values())
 
     @property
-    def hopeless(self) -> bool:
-        """Whether no length may pay, by all that was seen of this draft."""
+    def promising(self) -> bool:
+        """Whether a length would pay, by what was seen of this draft, proven or not; a new one is first tried."""
         most = max((batch.seen for batch in self._batches.values()), default=0.0)
         seen = [batch for batch in self._batches.values() if batch.seen > RARE * most]
-        return not self._fresh and all(self._hope(batch, length) < 1 for batch in seen for length in self.lengths)
+        return self._fresh > 0 or any(self.gain(batch, length)[0] > 1 for batch in seen for length in self.lengths)
 
     def woke(self) -> None:
         """The draft rested, and does so no longer: a turn follows soon."""

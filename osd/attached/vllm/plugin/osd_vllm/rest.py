@@ -12,11 +12,11 @@ from typing import Any
 
 from .gain import TURN, GainMeter
 
-FIRST = 4 * TURN
+FIRST = 16 * TURN
 """Steps of rest at the very start, which tell what a step takes then."""
 SALT = "osd-rest"
 """What is put behind the cache salt of a request that the draft does not read."""
-RESTS = 12
+RESTS = 20
 """Steps of rest for each step that the draft was awake for nothing."""
 PATIENCE = 24
 """Turns after which a draft rests that was neither proven to pay nor not to."""
@@ -66,5 +66,5 @@ class DraftRest:
             return
         self._awake += 1
         tried = self._meter.turns - self._turns
-        if not self._meter.drafts and ((tried and self._meter.hopeless) or tried >= PATIENCE):
+        if not self._meter.drafts and tried and (tried >= PATIENCE or not self._meter.promising):
             self.rests, self._left = True, RESTS * self._awake
