@@ -30,6 +30,8 @@ METHODS = (DRAFT_MODEL, *FEATURE_KINDS)
 NO_SPECULATION: Mapping[str, Any] = {
     "method": "", "draft": "", "num_speculative_tokens": 0, "draft_sample_method": "greedy"
 }  # fmt: skip
+FAKED = ("synthetic", "fly")
+"""Ways to accept drafts by which answers are not the target's."""
 Schedule = Sequence[tuple[int, int, int]]
 """Draft lengths: (first, last, length) by running requests."""
 PAUSED: Schedule = ((1, 1 << 20, 0),)
@@ -55,7 +57,8 @@ class VllmEngine(ServingEngine):
         answer = self._answer(PROMPT, 4, temperature=0)
         spec = self._read(COMPLETIONS, lambda said: said["metrics"]["speculative_decoding"], answer)
         if not spec or "per_step_accepted" not in spec:
-            reason = f"vLLM {facts.version} does not say what each step accepted; osd was tried with 0.32"
+            lacks = found.get("lacks") or "its answers lack per_step_accepted"
+            reason = f"vLLM {facts.version} does not say what each step accepted ({lacks})"
             raise self._unsuited(reason)
         return facts
 
@@ -126,6 +129,8 @@ def wrong_with(found: Mapping[str, Any]) -> str | None:
         return f"it drafts by {speculation['method']!r}, and osd trains drafts of the methods {', '.join(METHODS)}"
     if speculation and speculation.get("quantised_head"):
         return "its draft's output layer is quantised; start it without draft_lm_head_quantization"
+    if (rejection := (speculation or {}).get("rejection", "standard")) in FAKED:
+        return f"it accepts drafts by {rejection!r}, whatever they say; start it without rejection_sample_method"
     if mode != "raw_logprobs":
         return f"its log-probabilities are {mode}; start it with --logprobs-mode raw_logprobs"
     if speculation and found["spec_decode_metrics"] != "detailed":

@@ -20,6 +20,7 @@ from osd.attached.trials import require_live, selftest
 from osd.attached.vllm.engine import VllmEngine
 from tests.osd.attached.conftest import Running
 from tests.support.fake_vllm import TOKEN, FakeEngine, make_app
+from tests.support.vllm_sources import write_sources
 
 
 def refusal(url: str, asks: Callable[[VllmEngine], object] = VllmEngine.probe, token: str = TOKEN) -> str:
@@ -73,17 +74,18 @@ def test_a_vllm_without_the_middleware_or_the_plugin_or_with_another_token_is_to
     assert "does not answer" in refusal(bare.url)
 
 
-def test_lengths_are_not_changed_live_in_a_version_that_nobody_tried(
+def test_lengths_are_not_changed_live_where_the_scheduler_is_another(
     fake: FakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OSD_VLLM_GAMMA", str(tmp_path / "gamma"))
     running = Running(make_app(fake, scheduler="osd_vllm.scheduler.OsdScheduler"))
     client = VllmEngine(running.url, TOKEN)
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.1"))
     assert client.probe().live_gamma
     client.set_gamma([(1, 16, 2)])
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.33.0"))
-    assert "0.33.0" in refusal(running.url, lambda client: client.set_gamma([(1, 16, 2)]))
+    other = write_sources(tmp_path / "other", "dynamic_sd_lookup") / "__init__.py"
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.40.0", __file__=str(other)))
+    said = refusal(running.url, lambda client: client.set_gamma([(1, 16, 2)]))
+    assert "0.40.0" in said and "dynamic_sd_lookup" in said
     with pytest.raises(EngineUnsuited, match="OSD_VLLM_GAMMA"):
         require_live(client.name, client.probe())
     running.stop()

@@ -20,7 +20,8 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import State
 
-from . import KNOWN, __version__
+from . import __version__
+from .needs import HARVEST, LIVE_GAMMA, lacking
 from .options import absolute, draft_file, gain_file, options, write_whole
 from .sender import sender
 from .weights import target_digests
@@ -141,8 +142,8 @@ def _no_live_gamma(args: Namespace) -> str | None:
         return "start vLLM with OSD_VLLM_GAMMA and --scheduler-cls osd_vllm.scheduler.OsdScheduler"
     if getattr(args, "data_parallel_size", 1) > 1:
         return "data parallel engines step together, so vLLM refuses other draft lengths than those of its start"
-    if not _vllm_version().startswith(KNOWN):
-        return f"draft lengths can be changed live with vLLM {KNOWN[0]}x alone, and this is {_vllm_version()}"
+    if missing := lacking(LIVE_GAMMA):
+        return f"draft lengths cannot be changed live with vLLM {_vllm_version()} ({missing})"
     return None
 
 
@@ -161,11 +162,12 @@ async def info(http: Request) -> Facts:
             "num_speculative_tokens": speculative.num_speculative_tokens,
             "draft_sample_method": getattr(speculative, "draft_sample_method", "greedy"),
             "quantised_head": bool(getattr(speculative, "draft_lm_head_quantization", None)),
+            "rejection": getattr(speculative, "rejection_sample_method", "standard"),
         },
         "logprobs_mode": config.model_config.logprobs_mode, "max_logprobs": args.max_logprobs, "top_k": sender().k,
         "spec_decode_metrics": getattr(config.observability_config, "per_request_spec_decode_metrics", None),
         "max_num_seqs": config.scheduler_config.max_num_seqs,
-        "live_gamma": _no_live_gamma(args) is None, "harvests": sender().harvests,
+        "live_gamma": _no_live_gamma(args) is None, "harvests": sender().harvests, "lacks": lacking(HARVEST),
         "workers": await _workers(state.osd_engine), "harvest": dict(sender().counts),
     }  # fmt: skip
 

@@ -1,20 +1,19 @@
 """``--scheduler-cls osd_vllm.scheduler.OsdScheduler``: drafts while that pays, by what it measures, or with lengths
 that can be changed while vLLM runs. Opt-in.
 
-vLLM calls this interface no public one, so the class is for versions that were tried (``KNOWN``); with another one,
-and with data parallel engines, it leaves draft lengths as vLLM has them: their ranks step together.
+vLLM calls this interface no public one. Where it lacks what the class needs (:mod:`osd_vllm.needs`), and with data
+parallel engines, the class leaves draft lengths as vLLM has them: their ranks step together.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from vllm import __version__
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from . import KNOWN
 from .lengths import LiveLengths
+from .needs import LIVE_GAMMA, lacking
 from .options import options
 
 
@@ -26,7 +25,7 @@ def _with_live_gamma(base: Any) -> Any:
             super().__init__(*args, **kwargs)
             path, alone = options().gamma, self.vllm_config.parallel_config.data_parallel_size == 1
             self._osd: LiveLengths | None = None
-            if path and alone and self.num_spec_tokens and __version__.startswith(KNOWN):
+            if path and alone and not lacking(LIVE_GAMMA) and self.num_spec_tokens:
                 self._osd = LiveLengths(path, self.scheduler_config.max_num_seqs, self.num_spec_tokens)
                 self.dynamic_sd_lookup = self._osd
 

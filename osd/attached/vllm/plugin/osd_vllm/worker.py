@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .needs import PUBLISH, REST, lacking
 from .options import absolute
 from .weights import NotSeen, Refused, check, load_tensors, read, shapes, shared_parameters, sharers, weights_digest
 
@@ -26,11 +27,11 @@ def let_drafts_rest() -> None:
     vLLM returns the same where it drafts nothing, and runs the pass before. A vLLM that is built otherwise, or another
     kind of draft, goes on as it is.
     """
-    try:
-        from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
-        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-    except ImportError:
+    if lacking(REST):
         return
+    from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
     ask, propose = GPUModelRunner.propose_draft_token_ids, SpecDecodeBaseProposer.propose
 
     def asked(self: Any, scheduler_output: Any, *more: Any) -> Any:
@@ -75,6 +76,8 @@ class OsdWorker:
         model, config = self._osd_draft()
         if model is None:
             return {"refused": "vLLM runs without a draft model here", "unseen": True}
+        if missing := lacking(PUBLISH):
+            return {"refused": f"this vLLM cannot be published to ({missing})", "unseen": True}
         shared = shared_parameters(model, self.model_runner.get_model())  # type: ignore[attr-defined]
         known = shapes(Path(config.model))
         try:
