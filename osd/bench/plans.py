@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import typer
 from annotated_types import Ge
 
 from osd.bench.harness.plan import Arrival, Count, PairPlan, SampledPlan
@@ -99,3 +100,23 @@ class ServePlan(PairPlan):
     """Torch threads of servers and engine. Default: as `osd serve`, a core is left over."""
     out: Path | None = None
     """Folder of the run: the same command goes on there where it stopped."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """The draft that `osd drafts examine` looks at, and on which texts."""
+
+    draft: Annotated[str, typer.Argument(metavar="DRAFT")]
+    """A draft's folder, or the name of one in the store, whose current version is taken."""
+    prompts: Annotated[list[Path], typer.Option(metavar="FILE")] | None = None
+    """JSON lines with a "prompt" each, as you serve them; may be given again. Default: what the store holds."""
+    target: Annotated[str, typer.Option(metavar="MODEL")] | None = None
+    """A Hugging Face folder or hub name. Default: serve.target."""
+    count: Annotated[int, typer.Option(metavar="N", min=1)] = 64
+    """Texts of each file, or of the store."""
+    max_tokens: Annotated[int, typer.Option(metavar="N", min=2)] = 128
+    """Tokens of an answer at most."""
+    raw: bool = False
+    """Your prompts are served without the target's chat template."""
+    out: Annotated[Path, typer.Option(metavar="DIR")] = Path("examined")
+    """Folder for the page, the picture and JSON."""

@@ -33,7 +33,7 @@ PLACES = {
     "use": "config",
     "stats": "stats stats_gain stats_versions",
     "metrics": "servers",
-    "drafts": "drafts drafts_decide",
+    "drafts": "drafts drafts_decide drafts_examine",
     "router": "router router_show router_discover router_files",
     "replay": "replay replay_keep replay_import",
 }

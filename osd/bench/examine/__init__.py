@@ -1,0 +1,1 @@
+"""Why a draft is good or bad: `osd drafts examine`."""
