@@ -65,8 +65,8 @@ class AttachedPlan(TargetPlan):
     """Python of an environment that has vLLM and osd's plugin."""
     out: Path
     """A new folder for all that comes of it."""
-    kind: Literal["eagle", "medusa"] = "eagle"
-    """The draft, of random weights."""
+    kind: Literal["eagle", "medusa", "mtp"] = "eagle"
+    """The draft, of random weights; mtp: the head in the target's files."""
     answers: Count = 600
     """Answers of each vLLM."""
     block: Count = 32
@@ -194,7 +194,8 @@ def running_both(plan: AttachedPlan, settings: Settings, target: str) -> Iterato
     config, secret = save_settings(own, out / "osd.toml"), {"OSD_VLLM_TOKEN": token}
     with ExitStack() as stack:
         store = stack.enter_context(open_store(own))
-        draft = servable_folder(store, new_feature_version(store, DEFAULT_DRAFT, target, plan.kind))
+        made = None if plan.kind == "mtp" else new_feature_version(store, DEFAULT_DRAFT, target, plan.kind)
+        draft = made and servable_folder(store, made)
         at = stack.enter_context(server.attach_process(config, out / "attach.log", secret))
         variables = server.plugin_variables(out, token, at) | {
             "OSD_VLLM_GAMMA": str(out / "gamma.json"), "PYTHONPATH": str(Path(osd_vllm.__file__).parents[1]),

@@ -70,9 +70,9 @@ def osd_command(config: Path, *words: str) -> list[str]:
     return [sys.executable, "-P", "-m", "osd.cli.main", "--config", str(config), *words]
 
 
-def speculation(draft: Path, method: str = "draft_model") -> tuple[str, str]:
-    """Return the option of speculation with a draft."""
-    config = {"method": method, "model": str(draft), "num_speculative_tokens": GAMMA}
+def speculation(draft: Path | None, method: str = "draft_model") -> tuple[str, str]:
+    """Return the option of speculation with a draft, or with what the target brings."""
+    config = {"method": method, "num_speculative_tokens": GAMMA} | ({} if draft is None else {"model": str(draft)})
     return "--speculative-config", json.dumps(config)
 
 

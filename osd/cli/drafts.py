@@ -82,9 +82,9 @@ class NewDraft:
     """The new draft's name."""
     target: Model | None = None
     """A Hugging Face folder or hub name. Default: serve.target."""
-    kind: Literal["small", "medusa", "eagle", "eagle3"] = "small"
+    kind: Literal["small", "medusa", "eagle", "eagle3", "mtp"] = "small"
     """small: some of the target's layers with its embeddings and output layer. medusa, eagle, eagle3: random weights
-    over the target's hidden states."""
+    over the target's hidden states. mtp: the head in the target's checkpoint, or a random one."""
     layers: Count | None = None
     """How many layers (small). Default: a twelfth of the target's."""
     heads: Annotated[int, typer.Option(metavar="N", min=1, max=64)] | None = None
@@ -95,8 +95,8 @@ class NewDraft:
 def new(here: CommandContext, wanted: NewDraft) -> None:
     """Make a draft for a target that has none, as number 0 of its line: `osd serve --draft NAME` starts with it.
 
-    A small draft's layers are evenly spaced ones of the target's, the first and the last among them. medusa, eagle and
-    eagle3 read the hidden states of the target's pass, with its embeddings and output layer; where
+    A small draft's layers are evenly spaced ones of the target's, the first and the last among them. The other kinds
+    read the hidden states of the target's pass, with its embeddings and output layer; where
     learn.draft_vocabulary is set they propose so many tokens. All guess badly until they have learned from traffic.
 
     Example: `osd drafts new default --kind small --target ./target`
@@ -120,13 +120,21 @@ def new(here: CommandContext, wanted: NewDraft) -> None:
         kept = {name: made[name] for name in ("of", "layers", "kind") if name in made}
         store.trail.note("drafts new", version.id, kept)
     note(f"{version.id} {_what_it_has(made, target)}. Serve with --draft {draft}.")
+    tell_who_serves(kind)
     say(version.id)
+
+
+def tell_who_serves(kind: str) -> None:
+    """Say which engines serve a kind of draft no more."""
+    if kind == "medusa":
+        note("vLLM serves Medusa heads up to 0.32; 0.33 and later have no such method. EAGLE heads go with both.")
 
 
 def _what_it_has(made: Mapping[str, Any], target: str) -> str:
     """Say what a new draft is made of."""
     if "kind" in made:
-        return f"has {made['parameters']:,} random weights, and reads the hidden states of {target}"
+        weights = "weights of the target's own MTP head" if made["taken"] else "random weights"
+        return f"has {made['parameters']:,} {weights}, and reads the hidden states of {target}"
     return f"has layers {', '.join(map(str, made['layers']))} of the {made['of']} of {target}"
 
 
@@ -137,20 +145,23 @@ def export(
     destination: Annotated[Path, typer.Argument(help="A folder that is not there yet.", metavar="FOLDER")],
     adapter: Annotated[bool, "Keep an adapter as one, over its base's folder in the store."] = False,
     speculators: Annotated[bool, "Write an EAGLE-3 draft in the speculators library's form."] = False,
+    merged: Annotated[bool, "Write the target's checkpoint with this MTP head in it."] = False,
 ) -> None:
     """Write a version to a plain Hugging Face folder.
 
     transformers, vLLM and SGLang load it as a draft model. An adapter is merged into its base's weights. The files are
     checked against their digest first, and the folder is loaded before the command ends. With --speculators it names
-    its target and learn.steps drafted tokens, and `vllm serve FOLDER` serves both.
+    its target and learn.steps drafted tokens, and `vllm serve FOLDER` serves both. With --merged vLLM drafts by what
+    the target brings: --speculative-config '{"method": "mtp", "num_speculative_tokens": 4}'.
     """
     with here.store() as store:
         version = store.versions.get(version).id
         from osd.hotswap.export import export as write  # takes seconds, which a refusal need not
 
         tokens = here.settings.learn.steps if speculators else None
-        write(store, version, destination, adapter=adapter, speculators=tokens)
+        write(store, version, destination, adapter=adapter, speculators=tokens, merged=merged)
         store.trail.note("drafts export", version, {"folder": destination.name, "adapter": adapter})
+        tell_who_serves(store.versions.get(version).kind)
     say(str(destination))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,7 @@ from osd.cli.out import Format, Output, columns, note, print_json, print_table, 
 from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings
-from storage.versions.feature_kinds import FEATURE_KINDS
+from storage.versions.feature_kinds import FEATURE_KINDS, MTP, feature_kind
 
 if TYPE_CHECKING:
     from osd.attached.base import EngineFacts, ServingEngine
@@ -253,7 +254,8 @@ def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
     """Enter the draft of the engine's command line as number 0, where the store has no draft of that name yet, and a
     route of its name, where it serves none: what is learned for a draft is what its routes bring.
 
-    Raises BadInput where its folder cannot be seen from here.
+    Raises BadInput where its folder cannot be seen from here, FeatureDraftNotLoaded for MTP heads that osd does not
+    compute.
     """
     from storage.records import Route
 
@@ -265,6 +267,19 @@ def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
         if not folder.is_dir():
             reason = f"{facts.draft}, the draft that {facts.name} serves, is no folder that this machine sees"
             raise BadInput(reason=f"{reason}; add it by running this where it is, or from a shared folder.")
-        store.versions.register_root(draft, folder, target=facts.digest)
+        if facts.method == MTP and feature_kind(folder) != MTP:
+            _register_head(store, draft, folder, facts)
+        else:
+            store.versions.register_root(draft, folder, target=facts.digest)
     if not any(draft in route.drafts for route in store.routes.list()):
         store.routes.add(Route(draft, draft))
+
+
+def _register_head(store: Store, draft: str, checkpoint: Path, facts: EngineFacts) -> None:
+    """Enter the MTP head in a target's checkpoint as number 0. Raises BadInput, FeatureDraftNotLoaded."""
+    from osd.models.features.checkpoint import take_heads
+
+    with TemporaryDirectory(prefix="osd-draft-") as taken:
+        if not take_heads(checkpoint, Path(taken)):
+            raise BadInput(reason=f"{checkpoint} has no MTP head by a name that osd knows.")
+        store.versions.register_root(draft, Path(taken), {"taken_from": checkpoint.name}, target=facts.digest)

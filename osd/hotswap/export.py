@@ -12,17 +12,20 @@ import torch
 from safetensors import safe_open
 
 from osd.models.encoder_decoder import decoder_inputs
+from osd.models.features.checkpoint import merge_heads
 from osd.models.features.files import WEIGHTS as FEATURE_WEIGHTS
 from osd.models.features.files import load_feature_draft, save_feature_draft
 from osd.models.features.speculators import TYPE, rewrite_for_speculators
 from osd.models.features.target import FeatureTarget
 from osd.models.lora.adapter import CONFIG, WEIGHTS
-from osd.models.lora.merging import merged, quiet_peft
+from osd.models.lora.merging import merged as merged_adapter
+from osd.models.lora.merging import quiet_peft
+from osd.models.model_digest import local_folder
 from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights, write_full
 from storage.errors import BadInput, ModelNotLoaded, WeightsDamaged
 from storage.records import DraftVersion
 from storage.store import Store
-from storage.versions.feature_kinds import EAGLE3, FEATURE_KINDS, read_config
+from storage.versions.feature_kinds import EAGLE3, FEATURE_KINDS, MTP, read_config
 
 
 def lacks_rows(kind: str, folder: Path) -> bool:
@@ -41,12 +44,9 @@ def complete(store: Store, version: DraftVersion, folder: Path, speculators: int
     """Add to a version's folder what engines need of its target's output layer, in place; check on the way that it
     loads for the target. ``speculators``: as of :func:`export`. Raises BadInput where the target is not to be had,
     FeatureDraftNotLoaded, FeatureDraftMismatch."""
-    digest = store.targets.of_lines().get(version.draft)
-    name = store.targets.name_of(digest) or store.versions.provenance(store.versions.lineage(version.id)[-1]).get(
-        "provenance", {}
-    ).get("made_for")
+    name, digest = _target_of(store, version)
     try:
-        target = FeatureTarget(read_weights(str(name), torch.float32), str(name), digest)
+        target = FeatureTarget(read_weights(name, torch.float32), name, digest)
     except ModelNotLoaded:
         reason = f"{version.id} goes with its target's output layer, and the target ({name}) cannot be read here."
         raise BadInput(reason=reason) from None
@@ -59,12 +59,21 @@ def complete(store: Store, version: DraftVersion, folder: Path, speculators: int
             shutil.copyfile(path, folder / path.name)
 
 
+def _target_of(store: Store, version: DraftVersion) -> tuple[str, str | None]:
+    """Return the name and the digest of a version's target."""
+    digest = store.targets.of_lines().get(version.draft)
+    root = store.versions.lineage(version.id)[-1]
+    made_for = store.versions.provenance(root).get("provenance", {}).get("made_for")
+    return str(store.targets.name_of(digest) or made_for), digest
+
+
 def export(
-    store: Store, version_id: str, destination: Path, *, adapter: bool = False, speculators: int | None = None
-) -> Path:
+    store: Store, version_id: str, destination: Path, *, adapter: bool = False, speculators: int | None = None,
+    merged: bool = False,
+) -> Path:  # fmt: skip
     """Write a version to a new folder. An adapter is merged into its base's weights, or with ``adapter`` stays one,
     over the base's folder in the store. With ``speculators`` an EAGLE-3 draft is written in that library's form, which
-    asks for so many drafted tokens.
+    asks for so many drafted tokens; with ``merged`` an MTP head in a copy of its target's checkpoint.
 
     Raises BadInput when the destination exists or the version is of another kind, UnknownVersion, WeightsDamaged when
     the folder does not load, StoreWriteFailed; nothing is left then.
@@ -76,10 +85,27 @@ def export(
         reason = f"{version_id} is of kind {version.kind}; the speculators form is written of eagle3 alone."
         raise BadInput(reason=reason)
 
+    if merged and version.kind != MTP:
+        raise BadInput(reason=f"{version_id} is of kind {version.kind}; only an mtp head goes into its target's files.")
+
     def finish(folder: Path) -> None:
-        _finish(store, version, folder, adapter, speculators)
+        if merged:
+            _put_back(store, version, folder)
+        else:
+            _finish(store, version, folder, adapter, speculators)
 
     return store.versions.export(version_id, destination, finish)
+
+
+def _put_back(store: Store, version: DraftVersion, folder: Path) -> None:
+    """Make a folder with a version's MTP head the target's, with this head in it."""
+    name = _target_of(store, version)[0]
+    checkpoint = local_folder(name)
+    if checkpoint is None:
+        raise BadInput(reason=f"{version.id} goes into its target's files, and {name} is not on this machine.")
+    (folder / FEATURE_WEIGHTS).unlink()
+    merge_heads(store.versions.folder(version), checkpoint, folder)
+    read_weights(folder, torch.float32)
 
 
 def _finish(store: Store, version: DraftVersion, folder: Path, adapter: bool, speculators: int | None) -> None:
@@ -106,7 +132,7 @@ def _point_to(folder: Path, base: Path) -> None:
 
 
 def _merge(folder: Path, base: Path) -> None:
-    module = merged(read_weights(base, torch.float32), folder)
+    module = merged_adapter(read_weights(base, torch.float32), folder)
     for name in (CONFIG, WEIGHTS):
         (folder / name).unlink()
     write_full(module, folder, base)

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import torch
 from transformers import PreTrainedModel
 
+from osd.models.features.checkpoint import take_heads
 from osd.models.features.files import load_feature_draft, save_feature_draft
 from osd.models.features.new import Kind, first_vocabulary, new_feature_draft
 from osd.models.features.target import FeatureTarget
@@ -22,6 +23,7 @@ from storage.files.files import writing
 from storage.records import DraftVersion
 from storage.sql.ledger import require_name
 from storage.store import Store
+from storage.versions.feature_kinds import MTP
 
 
 def new_small_draft(store: Store, draft: str, target: str, layers: int | None = None) -> DraftVersion:
@@ -46,21 +48,24 @@ def new_small_draft(store: Store, draft: str, target: str, layers: int | None = 
 def new_feature_version(
     store: Store, draft: str, target: str, kind: Kind, heads: int | None = None, vocabulary: int | None = None
 ) -> DraftVersion:
-    """Make a feature draft of random weights for a target, and enter it as number 0 of the draft's line for it.
+    """Make a feature draft of random weights for a target, or take its own MTP head, and enter it as number 0 of the
+    draft's line for it.
 
     ``heads``: of Medusa; ``vocabulary``: how many of the target's tokens it proposes, None for all. Number 0 has as
     many as the versions after it, for an engine takes no version of another form than it has. What is entered has been
     loaded as servers load it. Raises BadInput for a name that is taken or cannot be one, FeatureDraftMismatch,
     ModelNotLoaded, StoreWriteFailed.
     """
-    module, digest, _ = _read(store, draft, target)
+    module, digest, checkpoint = _read(store, draft, target)
     read = FeatureTarget(module, target, digest)
-    made = new_feature_draft(kind, read, heads=heads, token_map=first_vocabulary(read, vocabulary))
-    facts = {"made_for": target, "target": digest, "kind": kind, "parameters": sum(map(torch.numel, made.parameters()))}
     with TemporaryDirectory(prefix="osd-draft-") as folder:
         with writing(Path(folder)):
-            save_feature_draft(made, folder, read)
-        load_feature_draft(folder, read)
+            taken = kind == MTP and take_heads(checkpoint, Path(folder))
+            if not taken:
+                ids = first_vocabulary(read, vocabulary)
+                save_feature_draft(new_feature_draft(kind, read, heads=heads, token_map=ids), folder, read)
+        size = sum(map(torch.numel, load_feature_draft(folder, read).parameters()))
+        facts = {"made_for": target, "target": digest, "kind": kind, "parameters": size, "taken": taken}
         return store.versions.register_root(draft, Path(folder), facts, target=digest)
 
 

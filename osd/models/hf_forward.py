@@ -159,15 +159,22 @@ def layer_stack(module: PreTrainedModel) -> nn.ModuleList:
 def hidden_states_noted(
     module: PreTrainedModel, layers: Sequence[int], note: Callable[[int, Tensor], None]
 ) -> Iterator[None]:
-    """Give ``note`` each of the hidden states (B, T, H) with these numbers, in passes during the block."""
+    """Give ``note`` each of the hidden states (B, T, H) with these numbers, in passes during the block: i is the input
+    of layer i, the number of layers what the output layer reads, one more the last layer's output."""
     stack = layer_stack(module)
     output: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
 
     def keep(number: int, _: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         note(number, args[0] if args else kwargs["hidden_states"])
 
+    def keep_output(_: object, __: object, made: Any) -> None:
+        note(len(stack) + 1, made[0] if isinstance(made, tuple) else made)
+
     with ExitStack() as hooks:
         for number in layers:
+            if number > len(stack):
+                hooks.enter_context(stack[-1].register_forward_hook(keep_output))
+                continue
             part = output if number == len(stack) else stack[number]
             hooks.enter_context(part.register_forward_pre_hook(partial(keep, number), with_kwargs=True))
         yield

@@ -104,14 +104,15 @@ class LlamaForward:
         kept, too."""
         hidden, cos, sin = self._climb(tokens, cache)
         top = len(self.layers) - 1
-        if top + 1 not in cache.features:
+        if not {top + 1, top + 2} & cache.features.keys():
             self.layers[top].remember(hidden, top, cache, cos, sin)
             return
         hidden = hidden + self.layers[top].attend(hidden, top, cache, cos, sin)
         self._note_last(hidden + self.layers[top].transform(hidden, cache.mix), cache)
 
     def _note_last(self, hidden: Tensor, cache: RaggedCache) -> Tensor:
-        """Let the cache keep what the output layer would read of the last layer's output, where that is wanted."""
+        """Let the cache keep the last layer's output and what the output layer would read of it, where wanted."""
+        cache.note(len(self.layers) + 1, hidden)
         if len(self.layers) in cache.features:
             cache.note(len(self.layers), F.rms_norm(hidden, (hidden.shape[2],), self.norm, self.eps))
         return hidden

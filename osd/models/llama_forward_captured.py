@@ -95,6 +95,7 @@ class CapturedLlama:
             keys, values = cache.ragged[index].window(group.rows, group.span)
             seen = attend(query, keys, values, group, layer.scale)
             hidden = second(hidden, seen, *_after(layer), sizes)
+        cache.note(len(fused.layers) + 1, hidden)
         if len(fused.layers) in cache.features:
             cache.note(len(fused.layers), F.rms_norm(hidden, (hidden.shape[1],), fused.norm, fused.eps))
         hidden = hidden.view(*tokens.shape, -1)

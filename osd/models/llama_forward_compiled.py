@@ -119,6 +119,7 @@ class CompiledPass:
         hidden, part, seen = self._climb(tokens, cache, fed)
         part = top(hidden, part, *seen, cache.ragged[-1])
         places = None if last is None else last.numpy() + np.arange(0, rows * width, width)
+        self._note(len(self._layers) + 1, hidden, part, seen, cache)
         if places is not None and len(self._layers) not in cache.features:
             hidden, part, places = hidden[places], part[places], None
         embedding = _floats(*hidden.shape)
@@ -134,11 +135,12 @@ class CompiledPass:
         """Fill the cache without logits: of the last layer keys and values are made, and nothing else, unless its
         output is kept, too."""
         hidden, part, seen = self._climb(tokens, cache, fed)
-        if len(self._layers) not in cache.features:
+        if not {len(self._layers), len(self._layers) + 1} & cache.features.keys():
             self._layers[-1].look_back(hidden, part, *seen, cache.ragged[-1])
             return
         parts: Any = PARTS.ready
         part, embedding = self._layers[-1](hidden, part, *seen, cache.ragged[-1]), _floats(*hidden.shape)
+        self._note(len(self._layers) + 1, hidden, part, seen, cache)
         parts.add_and_norm(hidden, part, self._final, self._eps, embedding.numpy())
         cache.note(len(self._layers), embedding, _slots(seen))
 
@@ -158,7 +160,7 @@ class CompiledPass:
         return hidden, part, seen
 
     def _note(self, number: int, hidden: Array, part: Array, seen: tuple[Any, Any], cache: RaggedCache) -> None:
-        """Let the cache keep a layer's input, where that is wanted."""
+        """Let the cache keep a hidden state, where that is wanted."""
         if number in cache.features:
             cache.note(number, torch.from_numpy(hidden + part), _slots(seen))
 

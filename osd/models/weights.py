@@ -16,12 +16,23 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+)
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from storage.errors import ModelNotLoaded
+from storage.versions.feature_kinds import MTP_NAMES
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+CONFIG_MAPPING.register("mimo", Qwen2Config, exist_ok=True)  # a Qwen2 whose checkpoint has MTP heads
+PreTrainedModel._keys_to_ignore_on_load_unexpected = [MTP_NAMES.pattern]  # which are a draft, and no part of the model
 LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 """What transformers and safetensors raise when a folder does not hold a model they can read."""
 NAMED = 3

@@ -12,11 +12,13 @@ from typing import Any
 
 from storage.errors import ModelFileDamaged
 
-MEDUSA, EAGLE, EAGLE3 = "medusa", "eagle", "eagle3"
-FEATURE_KINDS = (MEDUSA, EAGLE, EAGLE3)
+MEDUSA, EAGLE, EAGLE3, MTP = "medusa", "eagle", "eagle3", "mtp"
+FEATURE_KINDS = (MEDUSA, EAGLE, EAGLE3, MTP)
 """Kinds of drafts that read the target's hidden states; the version's ``kind``."""
 _MIXING = re.compile(r"^(?:model\.)?fc\.weight$")
 """What stands before an EAGLE draft's layer."""
+MTP_NAMES = re.compile(r"^(?:model\.)?mtp(?:_layers)?\.")
+"""Names of the MTP heads' tensors in a target's checkpoint."""
 LARGEST_HEADER = 100_000_000
 """Bytes of a safetensors header, at most."""
 BITS = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "F16": 16, "BF16": 16, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8}
@@ -41,6 +43,10 @@ def feature_kind(folder: Path) -> str | None:
     for kind in (EAGLE3, EAGLE):
         if kind in named:
             return kind
+    if facts.get("num_nextn_predict_layers"):
+        names = list(tensor_shapes(folder))
+        alone = not any(name.startswith("model.layers.") for name in names)
+        return MTP if alone and any(map(MTP_NAMES.match, names)) else None
     shape = _mixing_shape(folder) if facts.get("num_hidden_layers") == 1 else None
     if shape is None:
         return None
@@ -57,12 +63,18 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _mixing_shape(folder: Path) -> list[int] | None:
+    found = (shape for name, shape in tensor_shapes(folder).items() if _MIXING.match(name) and len(shape) == 2)
+    return next(found, None)
+
+
+def tensor_shapes(folder: Path) -> dict[str, list[int]]:
+    """Return the shapes of a folder's tensors, by their names; without those of files that cannot be read."""
+    shapes: dict[str, list[int]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with suppress(OSError, ValueError):  # it is none, which whoever loads it says
-            for name, facts in read_header(path)[1].items():
-                if _MIXING.match(name) and len(facts["shape"]) == 2:
-                    return list(facts["shape"])
-    return None
+            tensors = read_header(path)[1].items()
+            shapes |= {name: list(facts["shape"]) for name, facts in tensors if name != "__metadata__"}
+    return shapes
 
 
 def read_header(path: Path) -> tuple[int, dict[str, Any]]:

@@ -40,7 +40,7 @@ class FeatureDraft(nn.Module):
     """A draft that reads the target's hidden states."""
 
     kind: ClassVar[str]
-    """medusa, eagle or eagle3."""
+    """medusa, eagle, eagle3 or mtp."""
 
     def __init__(self, config: Any, token_map: Tensor | None = None) -> None:
         """``config``: as its folder's config.json says it; ``token_map`` (Vd,): the target's ids that it can propose,
@@ -63,8 +63,8 @@ class FeatureDraft(nn.Module):
         return int(self.config.vocab_size)
 
     def feature_layers(self, target: PreTrainedModel) -> tuple[int, ...]:
-        """Return the numbers of the target's hidden states that it reads: i is the input of layer i, the number of
-        layers what the output layer reads."""
+        """Return the numbers of the target's hidden states that it reads, by
+        :func:`osd.models.hf_forward.hidden_states_noted`."""
         return (int(target.config.get_text_config().num_hidden_layers),)
 
     @property

@@ -170,7 +170,8 @@ class _EagleLayer:
 
     def __call__(self, embedding: Tensor, hidden: Tensor, cache: RaggedCache) -> Tensor:
         """Compute the next features (B, T, H) from embeddings and the features before them, (B, T, H) each."""
-        entered, residual = self._draft.enter(embedding.to(hidden.dtype), hidden)
+        embedding = self._draft.shown(embedding.to(hidden.dtype), cache.feed.positions)
+        entered, residual = self._draft.enter(embedding, hidden)
         cos, sin = (table[cache.feed.positions].unsqueeze(2) for table in self._rotary(cache.length, hidden))
         query = self._layer.project(entered, 0, cache, cos, sin)
         hidden = residual + self._layer.out(self._layer.look(query, 0, cache))

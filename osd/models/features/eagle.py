@@ -69,6 +69,10 @@ class EagleDraft(FeatureDraft):
         mixed = self.fc(torch.cat([embedding, hidden], dim=-1))
         return mixed, mixed
 
+    def shown(self, embedding: Tensor, positions: Tensor) -> Tensor:
+        """Return what it is shown of embeddings (…, H) in columns at these positions (…,)."""
+        return embedding
+
     def leave(self, hidden: Tensor) -> Tensor:
         """Return the next feature, (…, H), of the layer's output."""
         return hidden
@@ -86,7 +90,8 @@ class EagleDraft(FeatureDraft):
         for step in range(steps):
             before = first if step else 0
             embedding = embed(shifted(tokens, step + 1)[:, before:]).to(hidden.dtype)
-            entered, residual = self.enter(embedding, hidden)
+            positions = torch.arange(before + step, tokens.shape[1] + step, device=tokens.device)
+            entered, residual = self.enter(self.shown(embedding, positions), hidden)
             hidden = residual[:, first - before :] + attention(entered, step, first)
             hidden = self.leave(hidden + self.layer.mlp(self.layer.post_attention_layernorm(hidden)))
             found.append(Unrolled(self.logits(self.norm_out(hidden), head), step + AHEAD, hidden))

@@ -5,6 +5,7 @@
 | medusa | model_type medusa | blocks.K.layers.I, lm_heads.K, token_map |
 | eagle | architectures EagleLlamaForCausalLM | fc, layers.0 |
 | eagle3 | architectures LlamaForCausalLMEagle3 | fc, midlayer, norm, input_norm, fc_norm.I, lm_head, d2t, t2d |
+| mtp | architectures MiMoForCausalLM, num_nextn_predict_layers 1 | model.mtp_layers.0 |
 
 The target's embeddings and output layer are not among them; a published folder may hold them, if they are the target's.
 """
@@ -24,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig
 
+from osd.models.features import mtp
 from osd.models.features.base import FeatureDraft, FeatureDraftNotLoaded, id_list
 from osd.models.features.checks import require_fit, require_same_embeddings, require_vocabulary, take_out_head
 from osd.models.features.eagle import Eagle3Draft, EagleDraft, depths
@@ -52,6 +54,7 @@ RENAMED = (
     (re.compile(r"^(\d+)\.(\d+)\.linear\.(weight|bias)$"), r"blocks.\1.layers.\2.\3"),
     (re.compile(r"^(\d+)\.\d+\.weight$"), r"lm_heads.\1.weight"),
     (re.compile(r"^midlayer\."), "layers.0."),
+    *mtp.RENAMED,
 )
 """Names of published folders, as ours."""
 
@@ -68,19 +71,24 @@ def load_feature_draft(folder: str | Path, target: FeatureTarget) -> FeatureDraf
     facts = read_keys(folder, kind, plain_facts(folder, read_config(folder)))
     require_fit(folder, facts, target, facts.get(FOR_TARGET))
     require_same_embeddings(folder, tensors, target)
-    draft = (_medusa if kind == "medusa" else partial(_eagle, kind))(folder, facts, tensors, target)
+    make = {"medusa": _medusa, "mtp": _mtp}.get(kind, partial(_eagle, kind))
+    draft = make(folder, facts, tensors, target)
     weight = target.head.weight
     return draft.to(device=weight.device, dtype=weight.dtype).eval().requires_grad_(False)
 
 
 def save_feature_draft(draft: FeatureDraft, folder: str | Path, target: FeatureTarget, *, whole: bool = False) -> None:
-    """Write a draft's folder, its own weights alone. With ``whole`` also what engines cannot take from the target: the
-    rows of its output layer that the draft proposes."""
+    """Write a draft's folder, its own weights alone. With ``whole`` also what engines do not take from the target: the
+    rows of its output layer that the draft proposes, and beside MTP heads its embeddings."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().cpu().contiguous() for name, value in draft.state_dict().items()}
     if isinstance(draft, Eagle3Draft):
         tensors = {name.replace("layers.0.", "midlayer."): value for name, value in tensors.items()}
+    if isinstance(draft, mtp.MtpDraft):
+        tensors = {mtp.published_name(name): value for name, value in tensors.items()}
+        if whole:
+            tensors |= mtp.shared_tensors(target.embeddings, target.head.weight)
     tensors |= _vocabulary_tensors(draft)
     if whole and (rows := _rows(draft, target)) is not None:
         tensors["lm_heads.0.weight" if isinstance(draft, MedusaDraft) else "lm_head.weight"] = rows.cpu().contiguous()
@@ -103,7 +111,7 @@ def _rows(draft: FeatureDraft, target: FeatureTarget) -> Tensor | None:
 def _vocabulary_tensors(draft: FeatureDraft) -> Tensors:
     """Return a draft vocabulary as its kind's loader reads it: ``token_map`` (Vd,) ids, or ``d2t`` (Vd,) what is to be
     added to a place to have its id, and ``t2d`` (V,) which ids there are."""
-    if draft.token_map is None or type(draft) is EagleDraft:
+    if draft.token_map is None or draft.kind in ("eagle", "mtp"):
         return {}
     ids = draft.token_map.cpu()
     if isinstance(draft, MedusaDraft):
@@ -127,13 +135,17 @@ def _facts(draft: FeatureDraft) -> dict[str, Any]:
         facts["draft_vocab_size"] = draft.vocab_size if draft.token_map is None else len(draft.token_map)
         facts["num_aux_hidden_states"] = len(draft.read_layers)
     elif isinstance(draft, EagleDraft):
+        facts |= mtp.FACTS if draft.kind == "mtp" else {}
         facts.pop(VOCABULARY, None)
         if draft.token_map is not None:
             facts[VOCABULARY] = id_list(draft.token_map)
     return facts
 
 
-ARCHITECTURES = {"medusa": "MedusaModel", "eagle": "EagleLlamaForCausalLM", "eagle3": "LlamaForCausalLMEagle3"}
+ARCHITECTURES = {
+    "medusa": "MedusaModel", "eagle": "EagleLlamaForCausalLM", "eagle3": "LlamaForCausalLMEagle3",
+    "mtp": mtp.ARCHITECTURE,
+}  # fmt: skip
 
 
 # reading
@@ -214,12 +226,24 @@ def _eagle(kind: str, folder: Path, facts: dict[str, Any], tensors: Tensors, tar
     return _filled(folder, lambda: _layer(kind, LlamaConfig(**facts), token_map, own), tensors)
 
 
+def _mtp(folder: Path, facts: dict[str, Any], tensors: Tensors, target: FeatureTarget) -> FeatureDraft:
+    ids = facts.get(VOCABULARY)
+    require_vocabulary(folder, ids, target)
+    take_out_head(folder, tensors, "lm_head.weight", None, target, required=True)
+    facts = facts | {"bos_token_id": None, "eos_token_id": None, "attention_bias": False}
+    token_map = None if ids is None else torch.tensor(ids, dtype=torch.long)
+    return _filled(folder, lambda: _layer("mtp", LlamaConfig(**facts), token_map, False), tensors)
+
+
 def _layer(kind: str, config: LlamaConfig, token_map: Tensor | None, own_head: bool) -> FeatureDraft:
     """Make a draft of one decoder layer. Raises ValueError for what cannot be computed."""
     heads, head_dim = config.num_key_value_heads or 0, config.head_dim or 0
     if not heads or config.num_attention_heads % heads or head_dim % 2:
         raise ValueError("num_attention_heads is no multiple of num_key_value_heads, or head_dim is odd")
-    draft = EagleDraft(config, token_map) if kind == "eagle" else Eagle3Draft(config, token_map, own_head=own_head)
+    made: dict[str, Callable[..., EagleDraft]] = {
+        "eagle": EagleDraft, "mtp": mtp.MtpDraft, "eagle3": partial(Eagle3Draft, own_head=own_head),
+    }  # fmt: skip
+    draft = made[kind](config, token_map)
     if not draft.rotary.inv_freq.is_meta and not bool(draft.rotary.inv_freq.isfinite().all()):
         raise ValueError("rope_parameters give positions that are not finite")
     return draft

@@ -52,6 +52,10 @@ def _are_ids(value: Any) -> bool:
     return isinstance(value, list) and all(type(each) is int and 0 <= each < MOST for each in value)
 
 
+def _is_full(value: Any) -> bool:
+    return isinstance(value, list) and all(each == "full_attention" for each in value)
+
+
 SIZE = Key("computed", KeyRule("a whole number from 1 on", lambda value: type(value) is int and 0 < value < MOST))
 NUMBER = Key("computed", KeyRule("a number above 0", _is_number))
 FLAG = Key("computed", only(True, False))
@@ -61,7 +65,8 @@ TEXT = Key("computed", KeyRule("a text", lambda value: isinstance(value, str)))
 ANY = Key("harmless", KeyRule("anything", lambda _: True))
 
 HARMLESS = (
-    "_name_or_path", "_attn_implementation", "_commit_hash", "_from_model_config", "attention_dropout", "auto_map",
+    "_name_or_path", "_model_name_or_path", "_attn_implementation", "_commit_hash", "_from_model_config",
+    "attention_dropout", "auto_map",
     "base_model_name_or_path", "begin_suppress_tokens", "bos_token_id", "dtype", "embed_requires_grad", "eos_token_id",
     "id2label", "initializer_range", "label2id", "max_window_layers", "output_attentions", "output_hidden_states",
     "pad_token_id", "pretraining_tp", "problem_type", "return_dict", "torch_dtype", "torchscript",
@@ -118,7 +123,15 @@ EAGLE3 = LAYER | {
     "use_input_layernorm_in_first_layer": refused("no norm of the embedding", True),
     "use_last_layernorm": refused("no norm before the output layer", True),
 }
-KEYS: dict[str, dict[str, Key]] = {"medusa": MEDUSA, "eagle": EAGLE, "eagle3": EAGLE3}
+MTP = LAYER | {
+    "model_type": refused("a layer of another architecture", "qwen2", "mimo"), "osd_draft_vocabulary": IDS,
+    "num_hidden_layers": SIZE, "num_nextn_predict_layers": refused("other heads than one", 1),
+    "attention_bias": refused("a layer of Qwen2's kind has it", True), "tie_word_embeddings": ANY,
+    "layer_types": Key("harmless", KeyRule("full_attention alone", _is_full)),
+    "use_mrope": refused("positions of several kinds", False),
+    "use_mtp_layernorm": refused("other norms of the embedding and of the feature"),
+}  # fmt: skip
+KEYS: dict[str, dict[str, Key]] = {"medusa": MEDUSA, "eagle": EAGLE, "eagle3": EAGLE3, "mtp": MTP}
 """The fields of each kind's config.json."""
 ROPE: dict[str, Key] = {
     "rope_type": Key("computed", only("default", "linear", "llama3", "yarn"), "positions that change with the length"),
@@ -141,6 +154,8 @@ def read_keys(folder: Path, kind: str, given: Mapping[str, Any]) -> dict[str, An
     facts = _said(folder, given)
     facts = _merged(folder, facts, _nested(folder, kind, facts, facts.pop("eagle_config", {})))
     if kind != "medusa":
+        if kind == "mtp":
+            facts.setdefault("use_sliding_window", False)
         _check_window(folder, facts)
         facts = _rope(folder, facts)
     return _checked(folder, facts, KEYS[kind])

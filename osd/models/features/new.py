@@ -15,12 +15,13 @@ from osd.models.features.checks import require_readable, require_vocabulary
 from osd.models.features.eagle import Eagle3Draft, EagleDraft, depths
 from osd.models.features.keys import ROPE
 from osd.models.features.medusa import MedusaConfig, MedusaDraft
+from osd.models.features.mtp import MtpDraft
 from osd.models.features.target import FeatureTarget
 from osd.models.limits import named, position_limit
 from osd.models.model import eos_ids
 
-Kind = Literal["medusa", "eagle", "eagle3"]
-KINDS: tuple[Kind, ...] = ("medusa", "eagle", "eagle3")
+Kind = Literal["medusa", "eagle", "eagle3", "mtp"]
+KINDS: tuple[Kind, ...] = ("medusa", "eagle", "eagle3", "mtp")
 HEADS = 4
 """Medusa heads, where no number is given: beyond the fourth token little is gained (Medusa, Section 3.2)."""
 SPREAD = 0.02
@@ -71,6 +72,8 @@ def _eagle(kind: Kind, target: FeatureTarget, token_map: Tensor | None) -> Featu
     config: Any = layer_config(target)
     if kind == "eagle":
         return EagleDraft(config, token_map)
+    if kind == "mtp":
+        return MtpDraft(LlamaConfig(**config.to_dict() | {"num_hidden_layers": target.layers}), token_map)
     config.eagle_aux_hidden_state_layer_ids = list(depths(target.layers))
     config.target_hidden_size = target.hidden_size
     return Eagle3Draft(config, token_map)
@@ -105,4 +108,5 @@ def _randomise(draft: FeatureDraft) -> None:
                 part.bias.data.zero_()
     if isinstance(draft, EagleDraft):
         size = draft.hidden_size
-        draft.fc.weight.data[:, -size:] += torch.eye(size)
+        feature = draft.fc.weight.data[:, :size] if draft.kind == "mtp" else draft.fc.weight.data[:, -size:]
+        feature += torch.eye(size)

@@ -1,37 +1,44 @@
 """Run by vLLM's own Python, in a process of its own: answers texts with a draft, and keeps the logits of each drafted
-token. Arguments: the target's folder, the draft's, a file of prompts (JSON), and the file that is written
-(safetensors)."""
+token. Arguments: the target's folder, the draft's (empty for heads in the target's), a file of prompts (JSON), the file
+that is written (safetensors), and the method."""
 
 from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 GAMMA, NEW = 4, 16
 
 
-def main(target: str, draft: str, prompts: str, written: str) -> None:
+MODULES = {"eagle3": "llama_eagle3.Eagle3LlamaForCausalLM", "mtp": "mimo_mtp.MiMoMTP"}
+
+
+def main(target: str, draft: str, prompts: str, written: str, method: str) -> None:
     """Answer the prompts one after the other; write the tokens of each, and the logits of its chains."""
     import torch
     from safetensors.torch import save_file
     from vllm import LLM, SamplingParams
-    from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
+
+    file, name = MODULES[method].split(".")
+    module: Any = getattr(import_module(f"vllm.model_executor.models.{file}"), name)
+    speculation = {"method": method, "num_speculative_tokens": GAMMA} | ({"model": draft} if draft else {})
 
     engine = LLM(
         target, dtype="float32", enforce_eager=True, max_model_len=256, seed=0, enable_prefix_caching=False,
         gpu_memory_utilization=0.2, kv_cache_memory_bytes=1 << 28,
-        speculative_config={"method": "eagle3", "model": draft, "num_speculative_tokens": GAMMA},
+        speculative_config=speculation,
     )  # fmt: skip
     kept: list[torch.Tensor] = []
-    computed: Any = Eagle3LlamaForCausalLM.compute_logits
+    computed: Any = module.compute_logits
 
-    def noted(self: Any, hidden: torch.Tensor) -> torch.Tensor:
-        kept.append(computed(self, hidden))
+    def noted(self: Any, hidden: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
+        kept.append(computed(self, hidden, *more, **named))
         return kept[-1]
 
-    Eagle3LlamaForCausalLM.compute_logits = noted
+    module.compute_logits = noted
     found: dict[str, torch.Tensor] = {}
     for number, prompt in enumerate(json.loads(Path(prompts).read_text())):
         kept.clear()

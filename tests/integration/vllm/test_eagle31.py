@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,15 @@ def test_chains_of_four_are_vllms(variant: str, vocabulary: int | None, speculat
     if speculators:
         rewrite_for_speculators(folder, target, GAMMA)
     prompts = some_prompts("sql", 6)
-    theirs = vllm_chains(folder, prompts, tmp_path)
-    ours, rounds = load_feature_model(folder, model), 0
+    theirs = vllm_chains(TARGET, folder, prompts, tmp_path, "eagle3")
+    require_same(load_feature_model(folder, model), target, prompts, theirs)
+
+
+def require_same(
+    ours: FeatureModel, target: FeatureTarget, prompts: Sequence[Tokens], theirs: Mapping[str, Tensor]
+) -> None:
+    """Require that osd's draft says after each round's text what vLLM's module said."""
+    rounds = 0
     for number, prompt in enumerate(prompts):
         text = [*prompt, *theirs[f"tokens.{number}"].tolist()]
         place = len(prompt) + 1
@@ -59,10 +67,12 @@ def test_chains_of_four_are_vllms(variant: str, vocabulary: int | None, speculat
     assert rounds > 30
 
 
-def vllm_chains(draft: Path, prompts: list[Tokens], folder: Path) -> dict[str, Tensor]:
+def vllm_chains(
+    target: Path, draft: Path | str, prompts: Sequence[Tokens], folder: Path, method: str
+) -> dict[str, Tensor]:
     """Return what vLLM answers, and the logits of what it drafts."""
     (folder / "prompts.json").write_text(json.dumps(prompts))
-    command = [PYTHON, SCRIPT, TARGET, draft, folder / "prompts.json", folder / "found.safetensors"]
+    command = [PYTHON, SCRIPT, target, draft, folder / "prompts.json", folder / "found.safetensors", method]
     variables = environment() | cpu_variables() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_PLUGINS": ""}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr[-3000:]

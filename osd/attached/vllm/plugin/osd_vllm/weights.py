@@ -28,6 +28,8 @@ SAME = (
 """Fields of config.json in which a new version must be as the draft that the engine started with."""
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 """Such fields of an EAGLE draft, which are false where they are not said."""
+HEADS = re.compile(r"^(?:model\.)?mtp(?:_layers)?\.")
+"""Names of MTP heads' tensors, which may stand in their target's own files."""
 TARGET_FILES = (
     "*.safetensors", "*.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "chat_template*",
 )  # fmt: skip
@@ -47,20 +49,22 @@ def _files(folder: Path) -> list[Path]:
 
 
 def shapes(folder: Path) -> Shapes:
-    """Return the names and shapes of a folder's tensors."""
+    """Return the names and shapes of a draft's tensors: of a folder with MTP heads, of these alone."""
     known: Shapes = {}
     for path in _files(folder):
         with safe_open(path, "pt") as file:
             known |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
-    return known
+    heads = {name: shape for name, shape in known.items() if HEADS.match(name)}
+    return heads or known
 
 
-def read(folder: Path) -> dict[str, torch.Tensor]:
-    """Read a folder's tensors."""
-    tensors: dict[str, torch.Tensor] = {}
+def read(folder: Path, shared: Iterable[str] = ()) -> dict[str, torch.Tensor]:
+    """Read a draft's tensors, as :func:`shapes` names them, and those that go into ``shared`` parameters."""
+    names, tensors = shapes(folder), dict[str, "torch.Tensor"]()
     for path in _files(folder):
         with safe_open(path, "pt") as file:
-            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
+            wanted = [name for name in file.keys() if name in names or sharers(name, shared)]  # noqa: SIM118  (it is no dictionary)
+            tensors |= {name: file.get_tensor(name) for name in wanted}
     return tensors
 
 
@@ -79,7 +83,7 @@ def check(
     if (found := weights_digest(folder)) != sha256:
         raise NotSeen(f"{folder} has the digest {found[:12]}…, and {sha256[:12]}… was to be published")
     _check_config(folder, config)
-    tensors = _without_shared(read(folder), shared)
+    tensors = _without_shared(read(folder, shared), shared)
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     _check_shapes(given, {name: shape for name, shape in known.items() if not sharers(name, shared)})
     for name, tensor in tensors.items():
@@ -93,8 +97,10 @@ def _check_config(folder: Path, config: Any) -> None:
         given = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise Refused(f"config.json cannot be read ({error})") from None
-    eagle = "Eagle" in str(given.get("architectures"))
+    eagle, head = "Eagle" in str(given.get("architectures")), bool(given.get("num_nextn_predict_layers"))
     for field in SAME:
+        if head and field in ("architectures", "num_hidden_layers", "tie_word_embeddings"):
+            continue  # vLLM rewrites them, and shares the target's output layer in any case
         ours = None if eagle and field == "tie_word_embeddings" else getattr(config, field, None)
         if field in given and _plain(field, given[field]) != _plain(field, ours) and ours is not None:
             raise Refused(f"{field} is {given[field]!r}, and the draft that is loaded has {ours!r}")
@@ -188,9 +194,16 @@ def load_tensors(model: nn.Module, config: Any, tensors: Mapping[str, torch.Tens
 
 
 def weights_digest(folder: Path) -> str:
-    """Return the SHA-256 of a folder's weights: of each .safetensors file's name and
-    contents, in order of names."""
+    """Return the SHA-256 of a folder's weights: of each .safetensors file's name and contents, in order of names; where
+    MTP heads stand in it, of their tensors alone."""
     digest = hashlib.sha256()
+    if any(map(HEADS.match, shapes(folder))):
+        from torch import uint8
+
+        for name, tensor in sorted(read(folder).items()):
+            digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+            digest.update(tensor.contiguous().flatten().view(uint8).numpy().tobytes())
+        return digest.hexdigest()
     for path in sorted(folder.glob("*.safetensors")):
         digest.update(path.name.encode() + b"\0")
         for piece in _pieces(path):
