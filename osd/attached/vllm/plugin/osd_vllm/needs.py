@@ -27,11 +27,13 @@ class Need(NamedTuple):
 SCHEDULER, RUNNER = "v1/core/sched/scheduler.py", "v1/worker/gpu_model_runner.py"
 RELOAD, PROTOCOLS = "model_executor/model_loader/reload/layerwise.py", "entrypoints/openai"
 STEP = ("scheduled_spec_decode_tokens", "num_scheduled_tokens", "num_spec_tokens_to_schedule", "finished_req_ids")
+ASKED = ("request_id", "cache_salt", "block_hashes", "update_block_hashes", "resumable")
 NEEDS: dict[str, tuple[Need, ...]] = {
     LIVE_GAMMA: (
         Need(SCHEDULER, "Scheduler", ("dynamic_sd_lookup", "num_spec_tokens", "scheduler_config", "vllm_config")),
-        Need(SCHEDULER, "Scheduler.schedule"),
+        Need(SCHEDULER, "Scheduler.schedule"), Need(SCHEDULER, "Scheduler.add_request", ("request",)),
         Need(SCHEDULER, "Scheduler.update_from_output", ("scheduler_output", "model_runner_output")),
+        Need("v1/request.py", "Request", ASKED),
         Need("v1/core/sched/async_scheduler.py", "AsyncScheduler", ("num_spec_tokens_to_schedule",)),
         Need("v1/core/sched/output.py", "SchedulerOutput", STEP),
         Need("v1/outputs.py", "ModelRunnerOutput", ("req_id_to_index", "sampled_token_ids")),
