@@ -4,13 +4,12 @@ reads the answers, and one page says what comes of it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from osd.bench.contenders import run_in_order
 from osd.bench.examine.figures import Figures, figures_of
-from osd.bench.examine.page import leave
+from osd.bench.examine.page import Examined, leave
 from osd.bench.examine.reading import GAMMA, read_answer
 from osd.bench.examine.verdict import verdict
 from osd.bench.harness.prompts import texts_by_set
@@ -29,23 +28,6 @@ SAMPLE = 24
 """Prompts with which other templates are tried."""
 Answered = tuple[Sequence[int], Sequence[int], str]
 """Tokens of a prompt and of its answer, and the topic."""
-
-
-@dataclass(frozen=True)
-class Examined:
-    """What was found."""
-
-    draft: str
-    target: str
-    findings: Sequence[str]
-    """Sentences; the first says what to do."""
-    figures: Figures | None
-    """None for a draft that does not go with the target."""
-    files: dict[str, Path]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON has it."""
-        return {"sentence": self.findings[0], **asdict(self)}
 
 
 def examine(asked: Examination, target: str, folder: Path, stored: Sequence[Answered], settings: Settings) -> Examined:

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from osd.bench.examine.figures import Figures, Rows
 from osd.bench.harness.report import save_json, shown
 from storage.files.files import write_whole
-
-if TYPE_CHECKING:
-    from osd.bench.examine.examine import Examined
-    from osd.bench.examine.figures import Figures, Rows
 
 TITLES = {
     "depth": "by the token's number in the draft", "class": "by class of token", "topic": "by topic",
     "context": "by place in the text",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was found."""
+
+    draft: str
+    target: str
+    findings: Sequence[str]
+    """Sentences; the first says what to do."""
+    figures: Figures | None
+    """None for a draft that does not go with the target."""
+    files: dict[str, Path]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON has it."""
+        return {"sentence": self.findings[0], **asdict(self)}
 
 
 def leave(found: Examined, folder: Path) -> Examined:
