@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,8 @@ MARKED, DRAWN = 40, 200
 """Points of a curve up to which each is marked, and those of which it is drawn at most."""
 PICTURES = "pictures"
 IMAGE = re.compile(rf'<img src="{PICTURES}/([^"]+)"[^>]*>')
-VERDICT = re.compile(r"<td>(confirmed|refuted|open)</td>")
+DEPENDS = "depends on the pair"
+VERDICT = re.compile(r"<td>(confirmed|refuted|open|depends)( on the pair[^<]*)?</td>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class ClaimOnPage:
     verdict: ClaimVerdict | None
     beside: Mapping[str, ClaimVerdict]
     """By the run's name."""
+    state: str
+    """The verdict over all runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,11 @@ def leave(run: PapersRun, beside: Sequence[PapersRun], out: Path) -> dict[str, P
     pictures = {name: draw(picture) for each in entries for name, picture in each.pictures.items()}
     told = {
         "entries": entries, "facts": run.facts, "compared": _compared(entries, run, beside),
-        "top": [(each, own) for each in entries for own in each.claims if own.claim.question and own.verdict],
+        "top": [
+            (each, own) for each in entries for own in each.claims
+            if own.claim.question and (own.verdict or own.beside)
+        ],
+        "counts": Counter(own.state for each in entries for own in each.claims),
     }  # fmt: skip
     text = render("results.md.jinja", **told)
     files = {"page": out / "index.html", "Markdown": out / "results.md"}
@@ -77,11 +85,12 @@ def leave(run: PapersRun, beside: Sequence[PapersRun], out: Path) -> dict[str, P
 
 def _on_page(run: PapersRun, beside: Sequence[PapersRun]) -> list[EntryOnPage]:
     entries: list[EntryOnPage] = []
+    pairs = {None: run.pair, **{other.name: other.pair for other in beside}}
     for job in all_jobs():
         result, others = run.results.get(str(job)), {other.name: other.verdicts(job) for other in beside}
         verdicts: list[ClaimVerdict | None] = [*run.verdicts(job)] or [None] * len(job.entry.claims)
         claims = [
-            ClaimOnPage(claim, verdicts[i], {name: some[i] for name, some in others.items() if some})
+            _claim(claim, verdicts[i], {name: some[i] for name, some in others.items() if some}, pairs)
             for i, claim in enumerate(job.entry.claims)
         ]
         own = result.findings if result else PaperFindings({})
@@ -90,6 +99,17 @@ def _on_page(run: PapersRun, beside: Sequence[PapersRun]) -> list[EntryOnPage]:
         pictures = {f"{job.paper.name}-{job.entry.slug}-{i}.svg": each for i, each in enumerate(drawn, start=1)}
         entries.append(EntryOnPage(job, result, claims, {} if same else own.tables, pictures, same))
     return entries
+
+
+def _claim(
+    claim: Claim, verdict: ClaimVerdict | None, beside: Mapping[str, ClaimVerdict], pairs: Mapping[str | None, object]
+) -> ClaimOnPage:
+    """Judge a claim over all runs: what one pair confirms and another one refutes depends on the pair. ``pairs``: of
+    each run by its name, None being the run itself."""
+    known = {**beside, None: verdict} if verdict else beside
+    found = {state: {pairs[n] for n, v in known.items() if v.state == state} for state in ("confirmed", "refuted")}
+    apart = any(one != other for one in found["confirmed"] for other in found["refuted"])
+    return ClaimOnPage(claim, verdict, beside, DEPENDS if apart else verdict.state if verdict else "not run yet")
 
 
 def _looks_like(one: PaperFindings, other: PaperFindings) -> bool:
@@ -132,7 +152,7 @@ def as_html(text: str, pictures: Mapping[str, str]) -> str:
     from markdown_it import MarkdownIt
 
     body = MarkdownIt().enable("table").render(text)
-    body = VERDICT.sub(r'<td class="\1">\1</td>', IMAGE.sub(lambda found: pictures[found[1]], body))
+    body = VERDICT.sub(r'<td class="\1">\1\2</td>', IMAGE.sub(lambda found: pictures[found[1]], body))
     return render("page.html.jinja", body=body)
 
 

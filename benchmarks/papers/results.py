@@ -67,6 +67,11 @@ class PapersRun:
     results: Mapping[str, EntryResult]
     """By paper and id: osd, Table 4."""
 
+    @property
+    def pair(self) -> tuple[Any, Any]:
+        """Its target and draft."""
+        return self.facts.get("target"), self.facts.get("draft")
+
     def verdicts(self, job: EntryJob) -> list[ClaimVerdict]:
         """Return what became of an entry's claims; nothing where it was not run."""
         result = self.results.get(str(job))
