@@ -34,6 +34,8 @@ TAIL = 6
 SAMPLINGS = {"TF": "teacher", "SF": "student", "MixF": "mixed"}
 """The paper's names, by learn.sampling."""
 LOSSES = {"forward_kl": "forward KL", "reverse_kl": "reverse KL", "jsd": "JSD"}
+DRAWN_AT = 1.0
+"""Temperature of texts that the draft has a part in, as the paper's: greedy ones are a small draft's own loops."""
 ORIGINAL, FINE_TUNED = "Original", "FT"
 
 
@@ -91,7 +93,7 @@ class DistilPlan(PairPlan):
     epochs: Count = 2
     """Passes over them; the paper's are two."""
     temperature: tuple[Annotated[float, Ge(0)], ...] = (0.0, 1.0)
-    """Temperature of answers and of texts that are drawn; 0 is greedy."""
+    """Temperature of answers; 0 is greedy. Texts that the draft has a part in are drawn at 1."""
     top_p: Annotated[float, Le(1)] = 1.0
     """Answers are drawn from the likeliest tokens with this much probability."""
     sampling: tuple[Literal["TF", "SF", "MixF"], ...] = ("TF", "SF", "MixF")
@@ -213,7 +215,7 @@ class _Table:
         settings = self._settings.changed(learn=job.arm.learn, storage={"directory": self._out / "data"})
         asked: list[object] = []
         if job.arm.draws:
-            asked += ["--target", in_folder(self._pair.target).name, "--temperature", job.place.temperature]
+            asked += ["--target", in_folder(self._pair.target).name, "--temperature", DRAWN_AT]
             asked += ["--top-p", plan.top_p]
         draft = in_folder(self._pair.draft).name
         return distil_draft(settings, self._answered.learn, draft, out, plan.epochs, *asked, told=str(job))

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from benchmarks.eagle.learn import trained_eagle
+from benchmarks.eagle.paper_trees import Eagle2Trees
 from benchmarks.eagle.told import ToldEngine
 from benchmarks.gamma.costed import CostedText, CostedTexts
 from benchmarks.gamma.costs import CostTable, Piece, Pieces, find_costs
@@ -83,7 +84,8 @@ class DepthArm:
     sized: bool = False
     """Whether nodes that are not worth their verification are left out: osd's own, and not the paper's."""
     papers: bool = False
-    """Whether the analytic rule has the paper's constants: h rounds of the request, and no prior."""
+    """Whether trees are EAGLE-2's own, and the analytic rule has its paper's constants: h rounds of the request, and no
+    prior."""
 
     @property
     def told(self) -> bool:
@@ -96,16 +98,20 @@ class DepthArm:
         gamma = {"rule": self.rule, "initial": self.depth, "max": DEEPEST, "routes": {}, "analytic": analytic}
         own = settings.changed(gamma=gamma, serve={"max_batch": 1, "record": "off", "lossy": ""})
         engine = Engine(pair, own.changed(drafters={"kind": "tree", "tree_nodes": nodes}))
+        if self.papers:
+            drafter: Any = engine.pool.default.body.drafter
+            drafter.trees = Eagle2Trees
         engine.drafting = DraftTrees(engine.pool, nodes, engine.target, sized=self.sized)
         return engine
 
 
 ALONE = DepthArm("target alone", depth=0)
-FIXED = {depth: DepthArm(f"depth {depth}", depth=depth) for depth in DEPTHS}
+FIXED = {depth: DepthArm(f"depth {depth}", depth=depth, papers=True) for depth in DEPTHS}
+OURS = DepthArm(f"depth {EAGLE_2}, osd's levels", depth=EAGLE_2)
 ANALYTIC = DepthArm("analytic", "analytic", papers=True)
 ANALYTIC_SIZED = DepthArm("analytic, nodes by cost", "analytic", sized=True)
 GOODPUT = DepthArm("goodput, nodes by cost", "goodput", sized=True)
-ARMS = (ALONE, *FIXED.values(), ANALYTIC, ANALYTIC_SIZED, GOODPUT)
+ARMS = (ALONE, *FIXED.values(), OURS, ANALYTIC, ANALYTIC_SIZED, GOODPUT)
 DepthJob = Job[str, str]
 """The name of a table of costs, and of an arm."""
 DepthCell = Cell[DepthJob, list[CostedText]]

@@ -115,11 +115,11 @@ class Scene:
     @cached_property
     def time_model(self) -> TimeModel | None:
         """Fitted over all texts of osd's engine, whoever decoded them; over whole measurements in a replay."""
-        return _fitted(each for some in self.of.values() for each in some)
+        return fitted(each for some in self.of.values() for each in some)
 
     def time_model_of(self, name: str) -> TimeModel | None:
         """Fitted over the texts of one controller, as the paper does for each method."""
-        return _fitted(each for entrant, some in self.of.items() if entrant.name == name for each in some)
+        return fitted(each for entrant, some in self.of.items() if entrant.name == name for each in some)
 
     def figures(self, name: str) -> Figures:
         """A controller's figures at the plan's own initial gamma."""
@@ -163,7 +163,8 @@ class Scene:
         }
 
 
-def _fitted(measured: Iterable[GammaMeasured]) -> TimeModel | None:
+def fitted(measured: Iterable[GammaMeasured]) -> TimeModel | None:
+    """Fit what passes take over the texts of measurements; None where there are too few."""
     return fit_time_model([point for each in measured for point in _points(each)])
 
 

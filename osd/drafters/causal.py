@@ -103,7 +103,7 @@ class CausalDrafter:
 
     def _add_token(self, request: DraftRequest, chain: Chain, fed: Feed, override: ChainOverride | None) -> PassSignals:
         """Run one pass, and add the token that it brings."""
-        logits, embedding = self._logits(fed), self.decoder.cache.embedding
+        logits, embedding = self._logits(fed), self._embedding()
         logits = chain.process(logits)
         read_off = compiled_sampling.read_off(logits, embedding, self.head.arrays if self.head else None)
         if request.warp is None and read_off:
@@ -166,6 +166,10 @@ class CausalDrafter:
         if missing:
             logits = F.pad(logits, (0, missing), value=max(NEVER, torch.finfo(logits.dtype).min))
         return logits if self.decoder.shared is None else self.decoder.shared.bar(logits)
+
+    def _embedding(self) -> Tensor | None:
+        """Return what the output layer read in the newest pass, (B, 1, D); None where nobody asked for it."""
+        return self.decoder.cache.embedding
 
     def _feed(self, request: DraftRequest, chain: Chain) -> Feed:
         """Return what the next pass feeds: the last drafted token, or before the first pass what the caches lack of the

@@ -15,7 +15,8 @@ from osd.drafters.base import DraftRequest
 from osd.drafters.causal import CausalDrafter, Feed
 from osd.drafters.chain import Chain
 from osd.drafters.feature_tree import FeatureTrees
-from osd.drafters.loaded_draft import DraftModel
+from osd.drafters.loaded_draft import DraftModel, loaded_draft_of
+from osd.models.acceptance_head import heads_of
 from osd.models.decoder import CHUNK, Decoder
 from osd.models.features.decoder import FeatureDecoder
 from osd.sequence import SequenceState
@@ -31,6 +32,9 @@ class FeatureDrafter(CausalDrafter):
     A row of n tokens has n − 1 columns that the target computed; the draft reads those that it lacks, then goes on over
     its own features. Without a ``shape`` it drafts chains, as a draft model does.
     """
+
+    trees: type[FeatureTrees] = FeatureTrees
+    """How it grows trees."""
 
     def __init__(self, decoder: FeatureDecoder, vocabulary: int) -> None:
         super().__init__(cast(Decoder, decoder), vocabulary)
@@ -62,7 +66,8 @@ class FeatureDrafter(CausalDrafter):
         lengths = [min(gamma, self.features.most) for gamma in request.gammas]
         if request.tree is None:
             return super().propose(replace(request, gammas=lengths))
-        trees, self.failure = FeatureTrees(self.features, request, request.tree, self.vocabulary), None
+        trees = self.trees(self.features, request, request.tree, self.vocabulary, self.head)
+        self.failure = None
         try:
             lengths = self._prefill(request, lengths, 0)
             if any(lengths):
@@ -156,6 +161,9 @@ class FeatureDrafter(CausalDrafter):
         """Return the logits (B, 1, V) of the token after those that were fed."""
         return self.features.logits(self._hidden, int(fed[0])).unsqueeze(1)
 
+    def _embedding(self) -> Tensor | None:
+        return None if self.head is None else self.features.embedding(self._hidden).unsqueeze(1)
+
 
 class FeatureDraftModel(DraftModel):
     """A feature draft's weights and cache: it reads the hidden states that the target's passes leave in its cache."""
@@ -184,4 +192,7 @@ class FeatureDraftModel(DraftModel):
         self.drafter.features.adopt(cast(FeatureDecoder, decoder))
 
     def regroup(self) -> None:
-        """Do nothing: it has no adapters, and no acceptance head."""
+        """Rows, or their acceptance heads, have changed; there are no adapters. Medusa's heads read nothing of what was
+        drafted, so that no acceptance head judges them."""
+        rows = self.rows if self.drafter.features.runs_on else ()
+        self.drafter.use_heads(heads_of([loaded_draft_of(row).head for row in rows]))

@@ -23,6 +23,7 @@ from osd.draft import Draft, draft_of
 from osd.draft_tree import Tree
 from osd.drafters.base import DraftRequest, TreeShape
 from osd.gamma.base import Signal
+from osd.models.acceptance_head import Heads
 from osd.models.attention_metadata import Layout
 from osd.models.features.decoder import ROOM, FeatureDecoder
 from osd.verification.logits_processors import process_nodes
@@ -36,7 +37,7 @@ MARGIN = 0.5
 Floats = npt.NDArray[np.float64]
 
 
-class _Level(NamedTuple):
+class Level(NamedTuple):
     """The candidates after each node of a level: B rows, M nodes, K tokens."""
 
     ids: Tensor
@@ -48,8 +49,13 @@ class _Level(NamedTuple):
 class FeatureTrees:
     """The trees of one draft's rows while they grow."""
 
-    def __init__(self, decoder: FeatureDecoder, request: DraftRequest, shape: TreeShape, vocabulary: int) -> None:
+    def __init__(
+        self, decoder: FeatureDecoder, request: DraftRequest, shape: TreeShape, vocabulary: int,
+        head: Heads | None = None,
+    ) -> None:  # fmt: skip
+        """``head``: the rows' acceptance heads; None where they have none."""
         self._decoder, self._request, self._shape, self._vocabulary = decoder, request, shape, vocabulary
+        self._head = head
         self._rows, self._warp = request.rows, request.warp
         self.trees = [Tree() for _ in self._rows]
         self._gains: list[list[float]] = [[1.0] for _ in self._rows]
@@ -63,6 +69,11 @@ class FeatureTrees:
         self._peaks: list[tuple[float, int]] = [(0.0, 0) for _ in self._rows]
         """By row, of the newest level: the chance that it has the next token where the level above had one, as the
         draft sees it before any is drawn, and its likeliest token."""
+        self._accepted: list[float] = [math.nan for _ in self._rows]
+        """By row, what the head says of the level that was read last: the chance that it has the next token where the
+        level above had one."""
+        self._above = [1.0 for _ in self._rows]
+        """By row, the cumulative chances of the level that was read last, summed up."""
         self.passes = 0
 
     def grow(self, hidden: Tensor, depths: Sequence[int]) -> None:
@@ -73,6 +84,7 @@ class FeatureTrees:
             frontier = [nodes if depth <= depths[i] else [] for i, nodes in enumerate(frontier)]
             if not any(frontier):
                 return
+            self._ask_head(hidden, frontier)
             level = self._candidates(hidden, frontier, depth)
             self.passes += 1
             grown = self._choose(level, frontier, depths, depth)
@@ -84,11 +96,25 @@ class FeatureTrees:
             hidden = self._expand(hidden, frontier)
 
     def _read(self, signal: Signal) -> list[Any]:
-        """Return a signal of the newest level, by row: the peak for every one but ``acceptance``, which no head gives
-        here."""
-        if signal == "peak_token":
-            return list(self._peaks)
-        return [math.nan if signal == "acceptance" else peak for peak, _ in self._peaks]
+        """Return a signal by row: the peak of the newest level for every one but ``acceptance``, which is of the level
+        before, as the draft has just read that."""
+        if signal == "acceptance":
+            return list(self._accepted)
+        return list(self._peaks) if signal == "peak_token" else [peak for peak, _ in self._peaks]
+
+    def _ask_head(self, hidden: Tensor, frontier: Sequence[Sequence[int]]) -> None:
+        """Note what the head says of the nodes that were read, whose features are ``hidden`` (B, M, H): over the nodes
+        above, by their chances, the sum of its estimates for the nodes that hang there, as one at most is right."""
+        if self._head is None:
+            return
+        places = self._decoder.embedding(hidden).unbind(1)
+        chances = torch.stack([self._head(each) for each in places], dim=1).tolist()
+        for i, nodes in enumerate(frontier):
+            own, total = self._gains[i], self._above[i]
+            above = [own[self.trees[i].parents[node - 1] if node else 0] for node in nodes]
+            found = sum(gain * chance for gain, chance in zip(above, chances[i], strict=False))
+            self._accepted[i] = min(found / total, 1.0) if total else 0.0  # in this order what is unknown stays so
+            self._above[i] = sum(own[node] for node in nodes)
 
     def draft(self) -> Draft:
         """Return the trees as a draft."""
@@ -105,7 +131,7 @@ class FeatureTrees:
             q[row, node].scatter_(0, ids, chances)
         return q
 
-    def _candidates(self, hidden: Tensor, frontier: Sequence[Sequence[int]], depth: int) -> _Level:
+    def _candidates(self, hidden: Tensor, frontier: Sequence[Sequence[int]], depth: int) -> Level:
         """Return what may follow the nodes of a level, whose features are ``hidden`` (B, M, H)."""
         logits, named = self._logits(hidden, frontier, depth)
         top = logits.topk(min(CANDIDATES, logits.shape[-1]), dim=-1)
@@ -115,7 +141,7 @@ class FeatureTrees:
             sampled = torch.tensor([not row.greedy for row in self._rows], device=logits.device)
             chances = torch.where(sampled[:, None, None], self._warp(top.values), chances)
         width = max(1, max(map(len, frontier)))
-        return _Level(*(each.expand(-1, width, -1) if each.shape[1] == 1 else each for each in (ids, chances)))
+        return Level(*(each.expand(-1, width, -1) if each.shape[1] == 1 else each for each in (ids, chances)))
 
     def _logits(self, hidden: Tensor, frontier: Sequence[Sequence[int]], depth: int) -> tuple[Tensor, Tensor | None]:
         """Return logits after the nodes of a level, float32, and the ids that they are of; None for all, as what a
@@ -126,7 +152,7 @@ class FeatureTrees:
         return process_nodes(self._rows, paths, self._decoder.logits(hidden, depth - 1)).float(), None
 
     def _choose(
-        self, level: _Level, frontier: Sequence[Sequence[int]], depths: Sequence[int], depth: int
+        self, level: Level, frontier: Sequence[Sequence[int]], depths: Sequence[int], depth: int
     ) -> list[list[int]]:
         """Add a level's children; return the new nodes, the likeliest first, no more than are expanded."""
         ids, chances = level.ids.tolist(), level.chances.double().cpu().numpy()
@@ -175,7 +201,7 @@ class FeatureTrees:
         return node
 
     def _draw(
-        self, row: int, nodes: Sequence[int], pairs: Sequence[tuple[int, int]], level: _Level, chances: Floats
+        self, row: int, nodes: Sequence[int], pairs: Sequence[tuple[int, int]], level: Level, chances: Floats
     ) -> list[int]:
         """Draw as many children of each node as it has pairs, from q without replacement."""
         new, ids = [], level.ids[row]

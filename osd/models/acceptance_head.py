@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from osd.models.features.base import FeatureDraft
 from osd.models.llama_forward_compiled import Acceptance, array_of
 from osd.models.model import Model
 from storage.errors import HeadMismatch, HeadNotLoaded
@@ -156,7 +157,7 @@ def load_head(folder: Path) -> AcceptanceHead:
 def require_fit(head: AcceptanceHead, name: object, draft: Model, digest: str | None) -> None:
     """Check that the head reads this draft's embeddings: their width, and its lineage where ``digest`` (of the draft's
     files, or of its number 0) is known. Raises HeadMismatch."""
-    reads, width = head.config.hidden_size, hidden_size(draft)
+    reads, width = head.config.hidden_size, hidden_size(draft.module)
     if reads != width:
         raise HeadMismatch(head=name, draft=draft.name, reason=f"it reads {reads} numbers, not {width}")
     if digest is not None:
@@ -181,9 +182,11 @@ def head_in_settings(gamma: GammaSettings, draft: Model) -> HeadPass | None:
     return HeadPass(head, draft.device)
 
 
-def hidden_size(draft: Model) -> int:
+def hidden_size(draft: nn.Module) -> int:
     """Return the width of the input of the draft's output layer."""
-    head: nn.Module = draft.module.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if isinstance(draft, FeatureDraft):
+        return draft.hidden_size
+    head: nn.Module = draft.get_output_embeddings()  # type: ignore[operator]
     assert isinstance(head.weight, Tensor)
     return int(head.weight.shape[1])
 

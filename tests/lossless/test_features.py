@@ -13,12 +13,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from osd.drafters.feature_drafter import FeatureDraftModel
 from osd.drafters.feature_tree import FeatureTrees
 from osd.drafters.residency import LoadedVersion
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
+from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass
 from osd.models.features.decoder import feature_model
 from osd.models.features.new import KINDS
 from osd.models.pair import Pair
@@ -90,6 +92,37 @@ def test_rules_that_ask_a_signal_say_how_deep_a_tree_grows(kind: str, sampling: 
     shallow = depths(engine_of(pair, "tree", **told, gamma__confidence__threshold=0.999), asked)
     deep = depths(engine_of(pair, "tree", **told, gamma__confidence__threshold=1e-6), asked)
     assert max(shallow) < most and max(deep) == most
+
+
+def estimates(drafter: str, head: HeadPass, **chosen: object) -> list[tuple[int, int, float]]:
+    """What an acceptance head said of one row's tokens: the pass, its nodes or tokens, the signal."""
+    engine = engine_of(feature_pair("eagle"), drafter, gamma__rule="specdecpp", serve__max_batch=1, **chosen)
+    engine.pool.head, heard, asked = head, [], engine.planner.should_continue
+
+    def listening(rows: Any, lengths: list[int], drafted: int, read: Any) -> None:
+        heard.append((drafted, lengths[0], read("acceptance")[0]))
+        asked(rows, lengths, drafted, read)
+
+    engine.planner.should_continue = listening  # type: ignore[method-assign]
+    list(engine.run([Request(prompts(1, seed=6)[0], max_new_tokens=16)]))
+    return heard
+
+
+def test_a_head_says_of_a_trees_level_what_it_says_of_its_nodes() -> None:
+    """A tree one node wide is a chain. Of two nodes under one, one at most is right: estimates add up."""
+    head = AcceptanceHead(HeadConfig(feature_pair("eagle").draft.draft.hidden_size, 0, 1.0, "a", "a"))  # type: ignore[attr-defined]
+    torch.nn.init.normal_(head.out.weight, generator=torch.Generator().manual_seed(0))
+    drawn = HeadPass(head, torch.device("cpu"))
+    long = {"gamma__max": 6, "gamma__initial": 6, "gamma__specdecpp__threshold": 0.999}
+    chain, tree = (estimates(drafter, drawn, **long, drafters__tree_nodes=6) for drafter in ("causal", "tree"))
+    assert len(chain) > 6 and [each[0] for each in chain] == [each[0] for each in tree]
+    assert [each[2] for each in chain] == pytest.approx([each[2] for each in tree], abs=1e-5)
+    torch.nn.init.zeros_(head.out.weight), torch.nn.init.constant_(head.out.bias, -2.0)
+    said = estimates("tree", HeadPass(head, torch.device("cpu")), **long, drafters__tree_nodes=12)
+    one = torch.tensor(-2.0).sigmoid().item()
+    assert {round(signal / one, 3) for drafted, _, signal in said if drafted == 2} == {2.0}, (
+        "of the root's two children"
+    )
 
 
 def test_rules_hear_of_levels_that_are_there() -> None:

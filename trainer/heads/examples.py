@@ -23,9 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from osd.models.encoder_decoder import require_decoder_only
+from osd.models.features.base import FeatureDraft
 from storage.records import RequestSamples
+from trainer.distil.branching import without_branches
 from trainer.distil.collate import device_of
 from trainer.distil.gate import only_mistakes
+from trainer.distil.teacher import Lessons
+from trainer.heads.chains import depths_of, embed_chains
 
 BATCH_TOKENS = 4096
 """Columns in an embedding batch, padding included."""
@@ -47,6 +51,8 @@ class Drafted:
     """(m,) the tokens proposed; one that differs from the text was rejected."""
     chances: npt.NDArray[np.float32]
     """(m,) acceptance probability min(1, p/q) of each."""
+    source: RequestSamples | None = None
+    """What was recorded, of which a feature draft's chains are made again."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -87,26 +93,38 @@ class HeadExamples:
         return HeadExamples(self.embeddings[which], self.chances[which], self.requests[which])
 
 
-def drafted_of(samples: RequestSamples) -> Drafted | None:
-    """Return a recorded request's drafted tokens; None where acceptance was not stored, or only for mistakes."""
+def drafted_of(samples: RequestSamples, *, chains: bool = False) -> Drafted | None:
+    """Return a recorded request's drafted tokens; None where acceptance was not stored, or only for mistakes. With
+    ``chains`` those alone whose round began behind the prompt's last token and one more, as a feature draft's do."""
     if samples.acceptance is None or only_mistakes(samples):
         return None
-    chances = samples.acceptance.astype(np.float32)
-    known = ~np.isnan(chances) & (chances >= 0) & (chances <= 1 + SHORT) & (samples.positions > 0)
+    chances, first = samples.acceptance.astype(np.float32), samples.prompt_len + 1 if chains else 1
+    known = ~np.isnan(chances) & (chances >= 0) & (chances <= 1 + SHORT)
+    known &= samples.positions - (depths_of(samples) if chains else 0) >= first
     if not known.any():
         return None
     positions, drafted = (column[known].astype(np.int64) for column in (samples.positions, samples.drafted))
-    return Drafted(samples.tokens.astype(np.int64), positions, drafted, chances[known].clip(0, 1))
+    source = without_branches(samples) if chains else None
+    return Drafted(samples.tokens.astype(np.int64), positions, drafted, chances[known].clip(0, 1), source)
 
 
 @torch.no_grad()  # not inference mode: heads are trained on the result
-def embed(model: nn.Module, items: Sequence[Drafted], between: Callable[[], None] = lambda: None) -> HeadExamples:
-    """Return the draft's embedding of every drafted token, request after request. ``items`` has at least one. Raises
-    DecoderOnly."""
+def embed(
+    model: nn.Module, items: Sequence[Drafted], between: Callable[[], None] = lambda: None,
+    lessons: Lessons | None = None,
+) -> HeadExamples:  # fmt: skip
+    """Return the draft's embedding of every drafted token, request after request. ``items`` has at least one;
+    ``lessons`` say what a feature draft reads. Raises DecoderOnly, FeaturesNotKept."""
     require_decoder_only(model, "an acceptance head", "the draft")
     found: list[tuple[int, Tensor]] = []
     for chunk in _chunks(items):
-        embeddings = _embed([items[i] for i in chunk], model)
+        some = [items[i] for i in chunk]
+        if isinstance(model, FeatureDraft) and lessons is not None:
+            sources = [item.source for item in some if item.source is not None]
+            kept = [np.isin(s.positions, item.positions) for s, item in zip(sources, some, strict=True)]
+            embeddings = embed_chains(sources, kept, model, lessons.teacher)
+        else:
+            embeddings = _embed(some, model)
         found += zip(chunk, embeddings, strict=True)
         between()
     found.sort(key=lambda pair: pair[0])

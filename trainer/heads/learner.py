@@ -28,7 +28,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from osd.models.acceptance_head import AcceptanceHead, HeadConfig, load_head, save_head
+from osd.models.acceptance_head import AcceptanceHead, HeadConfig, hidden_size, load_head, save_head
 from osd.models.pair import choose_device
 from storage.errors import HeadNotLoaded, StoreError, WeightsDamaged
 from storage.names import head_of
@@ -36,6 +36,7 @@ from storage.records import DraftVersion, RequestSamples, TrainingRun
 from storage.runs import TAKEN_UNTIL
 from storage.settings import GateSettings, LearnSettings, Settings
 from storage.store import Store
+from storage.versions.feature_kinds import FEATURE_KINDS
 from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, positions_of, vocab_size
 from trainer.distil.data import choose_replayed, read_since, read_sound, usable
@@ -45,6 +46,7 @@ from trainer.distil.optimizer import moments_of
 from trainer.distil.publish import provenance, where_to_start
 from trainer.distil.resident import ResidentModels
 from trainer.distil.step import NothingToLearn
+from trainer.distil.teacher import Lessons
 from trainer.heads.examples import Drafted, HeadExamples, drafted_of, embed
 from trainer.heads.fit import adam, binary_kl, calibration_error, fit
 from trainer.interval import head_interval, head_terms
@@ -80,7 +82,7 @@ class HeadLearner:
         if len(first) < interval or not items:
             return False
         mean = sum(float(item.chances.sum()) for item in items) / sum(map(len, items))
-        model = load_current(store, current, choose_device("cpu"))
+        model = self._load(current, choose_device("cpu"))[0]
         root = store.versions.lineage(current.id)[-1]
         head = new_head(model, self.settings.learn, root.digest, current.digest, mean)
         with TemporaryDirectory(prefix="osd-head-") as folder:
@@ -99,8 +101,8 @@ class HeadLearner:
         self._start = where_to_start(store, run, "head")
         self._current = load_version(store, store.versions.get(run.parent))
         self.candidate = load_version(store, self._start)
-        model = load_current(store, served, training_device(self.settings.trainer))
-        new, replayed, judges = (_readable(some, model) for some in self._gather())
+        model, lessons = self._load(served, training_device(self.settings.trainer))
+        new, replayed, judges = (_readable(some, model, lessons) for some in self._gather())
         counts = {"claimed": len(new), "replayed": len(replayed), "judges": len(judges)}
         facts = {"started_from": self._start.id, "draft_version": served.id, **counts}
         if not new:
@@ -111,11 +113,20 @@ class HeadLearner:
             lease.step(DistilProgress(0, 0, 0.0, 0.0))
 
         self._between, self._served, self._claimed = between, served, len(new)
-        self._examples = embed(model, new + replayed, between)
+        self._examples = embed(model, new + replayed, between, lessons)
         trained = [] if judges else new[-self.settings.gate.min_requests :]
-        self._judges = embed(model, judges + trained, between)
+        self._judges = embed(model, judges + trained, between, lessons)
         self._counted = {"unseen": len(judges), "trained_on": len(trained)}
         return facts
+
+    def _load(self, version: DraftVersion, device: torch.device) -> tuple[nn.Module, Lessons | None]:
+        """Load a version of the draft, and the target that a feature draft reads. Raises as
+        :meth:`trainer.distil.teacher.Teachers.lessons`, and WeightsDamaged."""
+        lessons = None
+        if version.kind in FEATURE_KINDS:
+            lessons = self._resident.teachers.lessons(self._store, self.settings, version, device)
+        shared = None if lessons is None else lessons.teacher.shared
+        return load_current(self._store, version, device, shared), lessons
 
     def _gather(self) -> tuple[list[RequestSamples], list[RequestSamples], list[RequestSamples]]:
         """Return the claimed requests, ``learn.replay_requests`` before them, and requests that judge: held out, or
@@ -192,8 +203,7 @@ def load_version(store: Store, version: DraftVersion) -> AcceptanceHead:
 
 def new_head(draft: nn.Module, learn: LearnSettings, root: str, trained_for: str, mean: float) -> AcceptanceHead:
     """Create a head that estimates ``mean`` for every token of this draft."""
-    output: Any = draft.get_output_embeddings()  # type: ignore[operator]
-    config = HeadConfig(int(output.weight.shape[1]), learn.head_depth, learn.head_reject_weight, root, trained_for)
+    config = HeadConfig(hidden_size(draft), learn.head_depth, learn.head_reject_weight, root, trained_for)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(learn.seed)
         head = AcceptanceHead(config)
@@ -210,10 +220,13 @@ def reweigh(head: AcceptanceHead, reject_weight: float, **facts: Any) -> None:
     head.config = replace(head.config, reject_weight=reject_weight, **facts)
 
 
-def _readable(samples: list[RequestSamples], model: nn.Module) -> list[Drafted]:
+def _readable(samples: list[RequestSamples], model: nn.Module, lessons: Lessons | None) -> list[Drafted]:
     """Return what a head of this draft can learn from."""
     vocabulary = vocab_size(model)
-    items = map(drafted_of, usable(samples, vocabulary, positions_of(model)))
+    found = usable(samples, vocabulary, positions_of(model))
+    if lessons is not None:
+        found = [each for each in found if lessons.teacher.can_read(each)]
+    items = [drafted_of(each, chains=lessons is not None) for each in found]
     return [item for item in items if item is not None and 0 <= item.drafted.min() <= item.drafted.max() < vocabulary]
 
 

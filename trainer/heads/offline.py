@@ -23,6 +23,7 @@ from torch import Tensor
 from osd.engine.engine import Engine
 from osd.models.acceptance_head import AcceptanceHead, digest_of_model, save_head
 from osd.models.encoder_decoder import require_decoder_only
+from osd.models.features.decoder import FeatureModel
 from osd.models.model import Model
 from osd.models.pair import Pair
 from osd.prompts import encode, read_prompts
@@ -165,6 +166,9 @@ def train_offline(
     """
     if out.exists():
         raise BadInput(reason=f"{out} exists; give the name of a new folder.")
+    if isinstance(pair.draft, FeatureModel):
+        reason = f"{pair.draft.name} reads the target's hidden states; its acceptance head learns from traffic alone"
+        raise BadInput(reason=f"{reason} (learn.head, gamma.rule = specdecpp).")
     report(f"answering {len(prompts)} prompts")
     items = material(pair, prompts, answers(pair, settings, prompts, recipe), recipe, settings.learn.seed)
     if not items:

@@ -24,6 +24,7 @@ from storage.settings import Settings
 from storage.sql.holders import holder_name
 from storage.sql.suspects import RETRY
 from storage.store import Store
+from storage.versions.feature_kinds import MEDUSA
 from trainer.distil.draft_learner import DraftLearner
 from trainer.distil.loop import MakeLearner, run_once
 from trainer.distil.resident import ResidentModels
@@ -161,6 +162,9 @@ class TrainingSchedule:
         """Train one draft's acceptance head if that is due. Raises as :func:`run_once`."""
         if self.settings.serve.record != "verified":
             self._tell(head_of(draft), "no acceptance head is trained: that needs serve.record = verified")
+            return None
+        if self.store.versions.current(draft).kind == MEDUSA:
+            self._tell(head_of(draft), "no acceptance head is trained: Medusa's heads read nothing that they drafted")
             return None
         if self._is_resting(head_of(draft)) or self._why_not(draft):
             return None

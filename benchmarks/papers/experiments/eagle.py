@@ -56,6 +56,7 @@ class Depths(EagleExperiment):
             for name, arm in (("analytic", eagle.ANALYTIC), ("sized", eagle.ANALYTIC_SIZED), ("goodput", eagle.GOODPUT))
             for other, theirs in against.items()
         }  # fmt: skip
+        figures["osds_levels_vs_depth_6"] = ratio_of_sums(against["depth_6"], ms[eagle.OURS.name])
         figures["differing"] = exact(eagle.differing(cells))
         curves = [curve for costs in self.costs for curve in self._curves(cells, costs)]
         return PaperFindings(

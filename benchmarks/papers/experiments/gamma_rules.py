@@ -14,6 +14,7 @@ from benchmarks.gamma.costed import CostedTexts, Floats
 from benchmarks.gamma.simulate import Make
 from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, Rows
 from benchmarks.papers.experiments.replays import (
+    DEPTH,
     ReplayedTexts,
     fixed,
     papers_analytic,
@@ -30,10 +31,11 @@ Grid = Mapping[str, Sequence[Any]]
 ByInitial = Mapping[int, CostedTexts]
 
 
-def chosen(bench: PapersBench, texts: ReplayedTexts, name: str, grid: Grid) -> Floats:
-    """Return milliseconds of each text under a rule with the constants of a grid that are best on other texts."""
+def chosen(bench: PapersBench, texts: ReplayedTexts, name: str, grid: Grid, most: int = DEPTH) -> Floats:
+    """Return milliseconds of each text under a rule with the constants of a grid that are best on other texts.
+    ``most``: γ_max."""
     tried = [{name: dict(zip(grid, values, strict=True))} for values in product(*grid.values())]
-    return tuned({str(each): texts.under(rule(bench, name, tables=each)) for each in tried})
+    return tuned({str(each): texts.under(rule(bench, name, 4, most, each)) for each in tried})
 
 
 def begun(bench: PapersBench, name: str, initial: int) -> Make:
@@ -97,9 +99,11 @@ class AdaptiveMethods(PaperExperiment):
     costs: str
     methods: dict[str, str]
     """Our rule by the paper's name."""
+    constants: dict[str, dict[str, tuple[Any, ...]]]
+    """By our rule's name, constants among which those are chosen that are best on other texts."""
 
     def run(self, bench: PapersBench) -> PaperFindings:
-        """Replay every method with every γ_max."""
+        """Replay every method with every γ_max, and with every constant."""
         texts, lengths = replayed(bench, self, self.costs), {most: fixed(bench, most) for most in WINDOWS}
         bound = {most: texts.under(make, upper_bound=True) for most, make in lengths.items()}
         arms = {"original": texts.under_all(lengths), "upper bound": bound}
@@ -112,6 +116,8 @@ class AdaptiveMethods(PaperExperiment):
             for name in ms if name not in ("analytic", "upper bound")
         } | {"upper_bound_vs_analytic": ratio_of_sums(ms["analytic"], ms["upper bound"])}  # fmt: skip
         figures["rl_acceptance_gap"] = self._acceptance_gap(arms)
+        picked = {name: chosen(bench, texts, name, grid, WINDOWS[-1]) for name, grid in self.constants.items()}
+        figures["analytic_vs_rl_chosen"] = ratio_of_sums(picked["q_learning"], picked["analytic"])
         rows = [
             {"method": name, "γ_max": most, "tokens a second": each.rate,
              "accepted of drafted": str(each.accepted_of_drafted)}

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
-import torch
-import torch.nn.functional as F
 from pydantic import TypeAdapter
 
+from benchmarks.distil.texts import answers
 from benchmarks.figures import mean_of
 from benchmarks.gamma.bench import MEASURED, bench_gamma
 from benchmarks.gamma.measured import GammaMeasured
 from benchmarks.gamma.plan import ALONE, Contested, GammaPlan
 from benchmarks.gamma.result import Results
-from benchmarks.gamma.scene import Scene
+from benchmarks.gamma.scene import Scene, fitted
 from benchmarks.papers.experiment import PaperExperiment, PaperFindings, PapersBench, shared
 from benchmarks.papers.experiments.heads import BEST, HeadsExperiment
 from benchmarks.papers.experiments.timing import TimedEngine
-from osd.bench.harness.prompts import numbers
-from osd.models.pair import Pair
+from osd.bench.harness.prompts import Tokens, numbers
+from storage.sampling import GREEDY
+from trainer.distil.distil import distil
 
+MANY = 1 << 20
+PLUS = "specdecpp"
 LINES = TypeAdapter(GammaMeasured)
 
 
@@ -30,17 +31,21 @@ class ForwardTimes(HeadsExperiment):
 
     `python -m benchmarks gamma` times fixed lengths, SpecDec++ with a trained head, and the target alone by turns on
     the same prompts; T = t_draft N_draft + t_target N_target (Eq. 3.1) is fitted over texts, for each data set.
+    SpecDec++ takes its turns with several thresholds: rounds that are all of one length say nothing of t_draft.
     """
 
     lengths: str
+    thresholds: tuple[float, ...]
     turns: int
 
     def run(self, bench: PapersBench) -> PaperFindings:
         """Fit both methods, and the target alone."""
         rows, fits, head_cost, overhead = [], [], [], []
-        for name, scene in self.timed(bench).items():
-            fixed, plus = scene.time_model_of("fixed"), scene.time_model_of("specdecpp")
-            alone = scene.of[ALONE]
+        scenes = self.timed(bench)
+        for name, scene in scenes[0].items():
+            fixed, alone = scene.time_model_of("fixed"), scene.of[ALONE]
+            with_head = [some for one in scenes for entrant, some in one[name].of.items() if entrant.name == PLUS]
+            plus = fitted(each for some in with_head for each in some)
             passes = sum(each.target_passes for each in alone)
             if not fixed or not plus or not passes:
                 continue
@@ -58,13 +63,21 @@ class ForwardTimes(HeadsExperiment):
         return PaperFindings({name: mean_of(some) for name, some in figures.items() if some}, {"Forward times": rows})
 
     @shared("timed")
-    def timed(self, bench: PapersBench) -> dict[str, Scene]:
-        """Return the measurements of each data set, told by what rounds of their kinds usually take."""
-        head, out = str(self.heads(bench).head(BEST)), bench.folder(self.named("timed"))
-        settings = bench.settings.changed(gamma={"specdecpp": {"head": head}, "routes": {}})
+    def timed(self, bench: PapersBench) -> list[dict[str, Scene]]:
+        """Return by threshold the measurements of each data set, told by what rounds of their kinds usually take; fixed
+        lengths with the first alone."""
+        return [
+            self._timed(bench, threshold, (PLUS,) if i else ("fixed", PLUS))
+            for i, threshold in enumerate(self.thresholds)
+        ]
+
+    def _timed(self, bench: PapersBench, threshold: float, rules: tuple[str, ...]) -> dict[str, Scene]:
+        head, out = str(self.heads(bench).head(BEST)), bench.folder(f"{self.named('timed')}-h{threshold:g}")
+        own = {"specdecpp": {"head": head, "threshold": threshold}, "routes": {}}
+        settings = bench.settings.changed(gamma=own)
         asked = GammaPlan(
             target=bench.target, draft=bench.draft, prompts=tuple(bench.prompts), seed=bench.seed, out=out,
-            controllers=("fixed", "specdecpp"), initial_gammas=numbers([self.lengths], "lengths", int, 1),
+            controllers=rules, initial_gammas=numbers([self.lengths], "lengths", int, 1),
             temperatures=(1.0,), batch_sizes=(1,), count=1, max_tokens=self.tokens, turns=self.turns,
         )  # fmt: skip
         bench_gamma(asked, settings, bench.watch)
@@ -74,7 +87,8 @@ class ForwardTimes(HeadsExperiment):
 
 
 class UpdateTimes(PaperExperiment):
-    """OSD, A.9.2: what an update of the draft takes, beside the target's decoding."""
+    """OSD, A.9.2: what an update of the draft takes, beside the target's decoding. An update is the trainer's own: one
+    step over all positions of the answers, from what was recorded of the target's distributions there."""
 
     prompt: int
     """Tokens of a prompt."""
@@ -82,43 +96,25 @@ class UpdateTimes(PaperExperiment):
     """Requests between two updates."""
 
     def run(self, bench: PapersBench) -> PaperFindings:
-        """Time the answers between two updates by the target alone, and a forward, backward and AdamW step of the draft
-        over texts as long."""
+        """Time the answers between two updates by the target alone, and an update of the draft over them."""
         sets = bench.sets(self.texts, self.tokens)
         prompts = [prompt[: self.prompt] for some in sets.values() for prompt in some if len(prompt) >= 2]
         alone = TimedEngine(bench.pair, bench.settings, self.tokens, gamma=0)
-        update, ratios, rows = draft_update(bench.pair, self.interval, self.prompt + self.tokens), [], []
-        update()
-        alone.decode(prompts[0])  # warm
+        ratios, rows = [], []
+        draft_update(bench, prompts[:1], self.tokens), alone.decode(prompts[0])  # warm
         for number in range(self.seeds):
             bench.watch.at(f"updates beside decoding: {number + 1} of {self.seeds}")
             some = [prompts[(number * self.interval + i) % len(prompts)] for i in range(self.interval)]
-            target, draft = sum(alone.decode(prompt).seconds for prompt in some), _seconds(update)
+            target = sum(alone.decode(prompt).seconds for prompt in some)
+            draft = draft_update(bench, some, self.tokens)
             ratios.append(target / draft)
             rows.append({"eight answers, s": target, "an update, s": draft, "÷": target / draft})
         return PaperFindings({"answers_vs_update": mean_of(ratios)}, {"Seconds": rows})
 
 
-def draft_update(pair: Pair, texts: int, length: int) -> Callable[[], None]:
-    """Return a step of forward KL over so many texts of ``length`` tokens, on a copy of the draft."""
-    module = copy.deepcopy(pair.draft.module).requires_grad_(True).train()
-    optimizer = torch.optim.AdamW(module.parameters(), 1e-5)
-    generator = torch.Generator().manual_seed(0)
-    vocabulary, device = int(module.config.vocab_size), next(module.parameters()).device
-    tokens = torch.randint(2, vocabulary, (texts, length), generator=generator).to(device)
-    said = torch.randn(texts, length, vocabulary, generator=generator).to(device).softmax(-1)
-
-    def step() -> None:
-        logits = module(input_ids=tokens, use_cache=False).logits.float()
-        loss = F.kl_div(logits.log_softmax(-1).flatten(0, 1), said.flatten(0, 1), reduction="batchmean")
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
+def draft_update(bench: PapersBench, prompts: Sequence[Tokens], tokens: int) -> float:
+    """Return the seconds of one step over the target's answers to these prompts, on a copy of the draft."""
+    answered = answers(bench.pair, bench.settings, prompts, GREEDY, tokens)
+    module = copy.deepcopy(bench.pair.draft.module).requires_grad_(True)
+    whole = {"epochs": 1, "batch_positions": MANY, "batch_tokens": MANY, "positions": "verified"}
+    return distil(module, answered, bench.settings.learn.model_copy(update=whole)).seconds

@@ -4,21 +4,40 @@ and 11."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from benchmarks.figures import PaperFigure, difference_of_shares, least, mean_of, ratio_of_sums
-from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, Rows
 from benchmarks.routes.bench import TEACHING, RoutesPlan, serve_arms
 from benchmarks.routes.result import ArmResult, RoutedRequest
 from benchmarks.routes.traffic import BY_LANGUAGE, languages_of
+from osd.bench.online import RECIPES
 from osd.demo.runner.source import Segment, segments_of
 
 BATCH = 4
+
+
+class Way(NamedTuple):
+    """A way in which a draft learns while it serves."""
+
+    told: str
+    suffix: str
+    """What names of its runs and figures end with."""
+    settings: Mapping[str, Mapping[str, Any]]
+
+
+OURS = Way("newest replayed", "", {"learn": {"replay": "newest"}})
+RESERVOIR = Way("reservoir replayed", "_reservoir", {"learn": {"replay": "reservoir"}})
+PRINTED = Way("Algorithm 1 as printed", "_as_printed", RECIPES["paper"])
+WAYS = (OURS, RESERVOIR, PRINTED)
 Arms = Mapping[str, ArmResult]
+HALF, END = "end of the first half", "end of the second half"
+Parts = dict[tuple[str, str], Sequence[RoutedRequest]]
+"""Requests by domain, and by the third of a half in which they were served."""
 Request = TypeVar("Request")
 
 
@@ -55,10 +74,11 @@ def alpha(some: Sequence[RoutedRequest], *, frozen: bool = False) -> PaperFigure
 class RoutesExperiment(PaperExperiment):
     """An experiment by `python -m benchmarks routes`."""
 
-    def arms(self, bench: PapersBench, order: str, names: Sequence[str], seed: int = 0) -> Arms:
+    def arms(self, bench: PapersBench, order: str, names: Sequence[str], seed: int = 0, way: Way = OURS) -> Arms:
         """Return the arms of a run, which goes on in the shared folder."""
-        name = f"{self.named(f'routes-{order}')}-s{seed}"
-        return bench.once(name, lambda: self._arms(bench, order, names, seed, bench.folder(name)))
+        name = f"{self.named(f'routes-{order}')}{way.suffix}-s{seed}"
+        ours = replace(bench, settings=bench.settings.changed(**way.settings))
+        return bench.once(name, lambda: self._arms(ours, order, names, seed, bench.folder(name)))
 
     def _arms(self, bench: PapersBench, order: str, names: Sequence[str], seed: int, out: Path) -> Arms:
         segments = drawn(bench, self, self.texts + TEACHING, seed)[: None if order == "mixed" else 2]
@@ -88,6 +108,11 @@ class Routed(RoutesExperiment):
             "gain_of_routes": _mean(each.over), "least_gain_of_routes": least(each.over),
         }  # fmt: skip
         tables = {"Acceptance by domain, last third": each.rows}
+        for way in (RESERVOIR, PRINTED):
+            each = compared(self.arms(bench, "mixed", ("single", "routed"), way=way), "routed", domains, "domain")
+            figures[f"least_gain_of_learning{way.suffix}"] = least(each.gains)
+            figures[f"gain_of_routes{way.suffix}"] = _mean(each.over)
+            tables[f"Acceptance by domain, last third, {way.told}"] = each.rows
         if several:
             each = compared(found, BY_LANGUAGE, languages, "language")
             figures["least_gain_of_learning_by_language"] = least(each.gains)
@@ -142,32 +167,62 @@ def _mean(figures: Sequence[PaperFigure]) -> PaperFigure:
     return PaperFigure(value, error, min(each.count or 0 for each in figures))
 
 
+def between(parts: Parts, name: str, one: str, other: str) -> PaperFigure:
+    """Return a domain's acceptance in one part less that in another."""
+    return apart(alpha(parts[name, one]), alpha(parts[name, other]))
+
+
 class DataMix(RoutesExperiment):
-    """OSD, Figure 9: two domains are served mixed; one draft learns from the first alone, then from the second alone.
-    Acceptance of each domain's last third of a half, and of its first third of the first; errors over requests."""
+    """OSD, Figure 9: two domains are served mixed; one draft learns from the first alone, then from the second alone,
+    in each way to learn. Acceptance of each domain's last third of a half, and of its first third of the first."""
 
     def run(self, bench: PapersBench) -> PaperFindings:
-        """Serve the mix with every seed."""
+        """Serve the mix with every seed in every way."""
         names = [segment.name for segment in drawn(bench, self, 1)[:2]]
-        parts: dict[tuple[str, str], list[RoutedRequest]] = {}
-        for seed in range(self.seeds):
-            seen = self.arms(bench, "apart", ("single",), seed)["single"].seen
-            for half, some in (("first", seen[: len(seen) // 2]), ("second", seen[len(seen) // 2 :])):
-                for name in names:
-                    mine = [one for one in some if one.domain == name]
-                    third = max(1, len(mine) // 3)
-                    parts.setdefault((name, f"begin of the {half} half"), []).extend(mine[:third])
-                    parts.setdefault((name, f"end of the {half} half"), []).extend(mine[-third:])
-        found = {key: alpha(some) for key, some in parts.items()}
-        (first, second), half, end = names, "end of the first half", "end of the second half"
-        figures = {
-            "forgotten": apart(found[first, half], found[first, end]),
-            "first_rises": apart(found[first, half], found[first, "begin of the first half"]),
-            "second_rises": apart(found[second, end], found[second, half]),
-        }  # fmt: skip
-        rows = [{"domain": name, **{when: str(each) for (n, when), each in found.items() if n == name}}
-                for name in names]  # fmt: skip
-        return PaperFindings(figures, {f"α, learned from {first}, then from {second}": rows})
+        runs = [(way, self._parts(bench, seed, way, names)) for seed in range(self.seeds) for way in WAYS]
+        ways = {way.suffix: [parts for own, parts in runs if own is way] for way in WAYS}
+        first, second = names
+        figures, tables = dict[str, PaperFigure](), dict[str, Rows]()
+        for way in WAYS:
+            found, key = ways[way.suffix], way.suffix
+            some = {part: [one for parts in found for one in parts[part]] for part in found[0]}
+            figures |= {
+                f"forgotten{key}": between(some, first, HALF, END),
+                f"first_rises{key}": between(some, first, HALF, "begin of the first half"),
+                f"second_rises{key}": between(some, second, END, HALF),
+                f"forgotten{key}_by_seed": mean_of([between(parts, first, HALF, END).value for parts in found]),
+            }
+            told = {part: str(alpha(mine)) for part, mine in some.items()}
+            tables[f"α, {way.told}: learned from {first}, then from {second}"] = [
+                {"domain": name, **{when: told[name, when] for n, when in told if n == name}} for name in names
+            ]
+        return PaperFindings(figures | self._reservoir(ways, names), tables)
+
+    def _parts(self, bench: PapersBench, seed: int, way: Way, names: Sequence[str]) -> Parts:
+        """Return the requests of a run by domain and third."""
+        seen = self.arms(bench, "apart", ("single",), seed, way)["single"].seen
+        parts: Parts = {}
+        for half, some in (("first", seen[: len(seen) // 2]), ("second", seen[len(seen) // 2 :])):
+            for name in names:
+                mine = [one for one in some if one.domain == name]
+                third = max(1, len(mine) // 3)
+                parts[name, f"begin of the {half} half"] = mine[:third]
+                parts[name, f"end of the {half} half"] = mine[-third:]
+        return parts
+
+    def _reservoir(self, ways: Mapping[str, Sequence[Parts]], names: Sequence[str]) -> dict[str, PaperFigure]:
+        """Return what the reservoir changes of α at the end, of both sets, on the same requests; and by seed the share
+        of what is forgotten that it keeps."""
+        ours, theirs = ways[OURS.suffix], ways[RESERVOIR.suffix]
+        found = {
+            f"reservoir_minus_newest_on_{key}": mean_of(
+                [_paired(one[name, END], other[name, END]).value for one, other in zip(theirs, ours, strict=True)]
+            )
+            for key, name in zip(("first", "second"), names, strict=True)
+        }
+        forgotten = [[between(parts, names[0], HALF, END).value for parts in some] for some in (ours, theirs)]
+        found["reservoir_keeps"] = ratio_of_sums(np.subtract(*forgotten), forgotten[0])
+        return found
 
 
 class Shifts(RoutesExperiment):
@@ -175,20 +230,28 @@ class Shifts(RoutesExperiment):
     second set's share rises in a straight line."""
 
     def run(self, bench: PapersBench) -> PaperFindings:
-        """Serve both orders with every seed."""
+        """Serve both orders with every seed, in each way to learn."""
+        figures, tables, curves = dict[str, PaperFigure](), dict[str, Rows](), list[Curve]()
+        for way in WAYS:
+            own, rows, drawn_curves = self._shifted(bench, way)
+            figures |= {f"{name}{way.suffix}": figure for name, figure in own.items()}
+            tables[f"α around the change, {way.told}"], curves = rows, [*curves, *drawn_curves]
+        return PaperFindings(figures, tables, {"shift": Picture("requests", "α", curves)})
+
+    def _shifted(self, bench: PapersBench, way: Way) -> tuple[dict[str, PaperFigure], Rows, list[Curve]]:
         dips: dict[str, list[float]] = {"abrupt": [], "linear": []}
         rows, curves = [], []
         for seed, order in ((seed, order) for seed in range(self.seeds) for order in dips):
-            seen = self.arms(bench, order, ("single",), seed)["single"].seen
+            seen = self.arms(bench, order, ("single",), seed, way)["single"].seen
             half, near = len(seen) // 2, max(1, len(seen) // 8)
             before, after = alpha(seen[half - near : half]), alpha(seen[half : half + near])
             dips[order].append(before.value - after.value)
             rows.append({"seed": seed, "change": order, "before": str(before), "after": str(after)})
             if not seed:
                 wide = [(float(i), alpha(seen[max(0, i - near) : i]).value) for i in range(1, len(seen) + 1)]
-                curves.append(Curve(order, wide))
+                curves.append(Curve(f"{order}, {way.told}", wide))
         figures = {
             "abrupt_dip": mean_of(dips["abrupt"]),
             "abrupt_minus_gradual_dip": mean_of(np.subtract(dips["abrupt"], dips["linear"])),
         }
-        return PaperFindings(figures, {"α around the change": rows}, {"shift": Picture("requests", "α", curves)})
+        return figures, rows, curves

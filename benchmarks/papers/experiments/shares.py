@@ -19,7 +19,16 @@ from benchmarks.distil.texts import PromptSplit, TextTest, answered
 from benchmarks.figures import PaperFigure, difference_of_shares, mean_of, ratio_of_sums
 from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, shared
 from benchmarks.papers.experiments.distilled import distilled_on
-from benchmarks.papers.experiments.served import BATCH, apart, drawn, last_third
+from benchmarks.papers.experiments.served import (
+    BATCH,
+    OURS,
+    PRINTED,
+    RESERVOIR,
+    Way,
+    apart,
+    drawn,
+    last_third,
+)
 from benchmarks.routes.bench import fresh
 from osd.bench.harness.report import save_json
 from osd.bench.online import serve_segments
@@ -61,6 +70,9 @@ class SharesOfData(PaperExperiment):
         """Serve and learn; distil and read; compare."""
         requests = self.served(bench)
         online, rows = online_told(requests)
+        for way in (RESERVOIR, PRINTED):
+            name = self.named(f"online{way.suffix}")
+            online |= beside(requests, bench.once(name, lambda way=way: self._serve(bench, way)), way)  # type: ignore[misc]
         shares, table = shares_told(self.texts_read(bench))
         whose: tuple[Whose, Whose] = ("online", "frozen")
         curves = [Curve(name, [(float(i), a) for i, a in enumerate(moving(requests, name), 1)]) for name in whose]
@@ -73,16 +85,22 @@ class SharesOfData(PaperExperiment):
     @shared("online")
     def served(self, bench: PapersBench) -> Served:
         """Return the requests of a run that learned while it served."""
+        return self._serve(bench, OURS)
+
+    def _serve(self, bench: PapersBench, way: Way) -> Served:
         folder = bench.folder("online")
-        kept = folder / f"{self.named('served')}.json"
+        kept = folder / f"{self.named('served')}{way.suffix}.json"
         if kept.exists():
             return LINES.validate_json(kept.read_bytes())
         plan = OnlinePlan(
-            target=bench.target, draft=bench.draft, max_tokens=self.tokens, batch=BATCH, drafter="causal"
+            target=bench.target, draft=bench.draft, max_tokens=self.tokens, batch=BATCH, drafter="causal",
+            offline=way is OURS,
         )  # fmt: skip
         segments, out = drawn(bench, self, self.texts), fresh(folder, "run")
         quiet = Console(quiet=True)
-        results = serve_segments(plan, bench.settings, segments, out, check_every=0, console=quiet)
+        results = serve_segments(
+            plan, bench.settings.changed(**way.settings), segments, out, check_every=0, console=quiet
+        )
         if results.facts["interrupted"]:
             raise KeyboardInterrupt
         save_json(kept, [asdict(one) for one in results.served])
@@ -136,6 +154,18 @@ def online_told(requests: Served) -> tuple[dict[str, PaperFigure], list[dict[str
     }  # fmt: skip
     rows = [{"data set": name} | {whose: str(_alpha(some, whose)) for whose in WHOSE} for name, some in ends.items()]
     return figures, rows
+
+
+def beside(ours: Served, theirs: Served, way: Way) -> dict[str, PaperFigure]:
+    """Return α of another way to learn, in each data set's last third, less ours on the same requests, and less the
+    frozen draft's."""
+    last = [one for name in dict.fromkeys(one.segment for one in theirs)
+            for one in last_third([one for one in theirs if one.segment == name])]  # fmt: skip
+    known = {(one.segment, one.number): one for one in ours}
+    pairs = [(one, known[one.segment, one.number]) for one in last if (one.segment, one.number) in known]
+    emitted, hits = [one.emitted for one, _ in pairs], [one.hits("online") for one, _ in pairs]
+    others = {"online": [own.hits("online") for _, own in pairs], "frozen": [one.hits("frozen") for one, _ in pairs]}
+    return {f"minus_{who}{way.suffix}": difference_of_shares(hits, some, emitted) for who, some in others.items()}
 
 
 WHOSE: tuple[Whose, ...] = ("frozen", "online", "offline")

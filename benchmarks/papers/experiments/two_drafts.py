@@ -8,8 +8,10 @@ learns both drafts' acceptance from some prompts of each data set, then names a 
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +35,7 @@ from benchmarks.papers.experiments.replays import (
     record,
     recorded,
 )
+from osd.models.pair import Pair
 from osd.models.small_draft import cut
 from osd.models.weights import read_weights, write_full
 from osd.prompts import encode
@@ -84,6 +87,11 @@ class Drafts(dict[str, ReplayedDraft]):
     """Both drafts on the same texts, in data sets' order. The first third of each data set, FIRST at most as in the
     paper, is learned from; the others count."""
 
+    def __init__(self, drafts: Mapping[str, ReplayedDraft], perplexities: Sequence[float | None]) -> None:
+        """``perplexities``: of each text's prompt under the target, as serving reads it."""
+        super().__init__(drafts)
+        self._perplexities = perplexities
+
     @property
     def sets(self) -> npt.NDArray[np.str_]:
         """Each text's data set."""
@@ -107,7 +115,7 @@ class Drafts(dict[str, ReplayedDraft]):
         picks, counts = [], self.counts
         for number in np.argsort(counts, kind="stable").tolist():
             text = self[SMALL].texts.texts[number]
-            pending = PendingRequest(text.prompt.tolist(), True, None, "default", tuple(self))
+            pending = PendingRequest(text.prompt.tolist(), True, self._perplexities[number], "default", tuple(self))
             predictors.estimates(pending)
             if counts[number]:
                 picks.append(pending.followed == LARGE)
@@ -130,6 +138,13 @@ class Drafts(dict[str, ReplayedDraft]):
         return found
 
 
+def perplexities(pair: Pair, prompts: Sequence[Sequence[int]]) -> list[float | None]:
+    """Return each prompt's perplexity under the target, over the tokens of which serving reads it."""
+    reader = pair.target.decoder(1, max(map(len, prompts)) + 1)
+    surprises = [reader.prefill_scored(0, prompt, 0) for prompt in prompts]
+    return [None if each is None else math.exp(each) for each in surprises]
+
+
 class TwoDrafts(PaperExperiment):
     """An experiment with both drafts."""
 
@@ -149,7 +164,8 @@ class TwoDrafts(PaperExperiment):
         table = find_costs(self.costs)
         small, large = recorded(bench, self), self._record_larger(bench)
         dear = dearer(table, self.times_dearer)
-        return Drafts({SMALL: replayed_draft(small.traces, table), LARGE: replayed_draft(large.traces, dear)})
+        both = {SMALL: replayed_draft(small.traces, table), LARGE: replayed_draft(large.traces, dear)}
+        return Drafts(both, perplexities(bench.pair, [text.prompt.tolist() for text in small.traces]))
 
     def _record_larger(self, bench: PapersBench) -> Recording:
         folder = bench.folder(self.named("two-drafts"))

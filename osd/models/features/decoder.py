@@ -107,9 +107,12 @@ class FeatureDecoder:
             if len(draft.lm_heads):
                 return draft.head_logits(hidden, step, self.target.head)
             hidden = draft.blocks[step](hidden)
-        elif isinstance(draft, EagleDraft):
-            hidden = draft.norm_out(hidden)
-        return self.target.head.finish(self._head(hidden))
+        return self.target.head.finish(self._head(self.embedding(hidden)))
+
+    def embedding(self, hidden: Tensor) -> Tensor:
+        """Return what the output layer reads of features (…, H), of the same shape: the embedding that an acceptance
+        head reads of the token that was fed last."""
+        return self.draft.norm_out(hidden) if isinstance(self.draft, EagleDraft) else hidden
 
     def read(
         self, starts: Sequence[int], features: Tensor, tokens: Tensor, counts: Sequence[int], first: int = 0

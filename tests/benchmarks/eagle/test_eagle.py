@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.eagle import bench as eagle
 from benchmarks.eagle.learn import trained_eagle
+from benchmarks.eagle.paper_trees import EXPANDED
 from benchmarks.eagle.told import ToldEngine
 from benchmarks.gamma.costed import CostedRound, CostedText, CostedTexts
 from benchmarks.gamma.costs import CostCells, CostTable, Piece, Pieces, find_costs
 from osd.bench.harness.watch import Watch
-from osd.models.features.decoder import feature_target
+from osd.models.features.decoder import FeatureDecoder, feature_target
 from osd.models.features.files import load_feature_draft
+from osd.models.features.target import read_features
 from osd.models.pair import Pair
 from osd.models.target_only import load_alone
 from tests.support.features import feature_pair
@@ -48,6 +52,34 @@ def test_a_round_takes_what_the_table_says_and_its_tree_is_as_deep_as_asked() ->
     assert CostedRound(3, 9, 2).draft_ms(TABLE) == 6.0 and CostedRound(3, 9, 2).verify_ms(TABLE) == 10.0
     told_ms = told._engine.stats.round_ms
     assert sum(told_ms) == pytest.approx(sum(each.draft_ms(TABLE) + each.verify_ms(TABLE) for each in rounds))
+
+
+@torch.no_grad()
+def best_paths(made: Pair, text: Sequence[int], most: int) -> dict[tuple[int, ...], float]:
+    """The likeliest two-token continuations and their beginnings by EAGLE-2's rule, pass by pass."""
+    target = feature_target(made.target)
+    decoder = FeatureDecoder(made.draft.draft, target, 1, 64, 64)  # type: ignore[attr-defined]
+    known = torch.tensor([list(text)])
+    features = read_features(target.module, known, decoder.layers)[0][:, :-1]
+    hidden = decoder.read([0], features, known[:, 1:], [len(text) - 1])
+    first, found = decoder.logits(hidden).softmax(-1)[0].topk(EXPANDED), {}
+    for chance, token in zip(*(each.tolist() for each in first), strict=True):
+        found[token,] = chance
+        after = decoder.logits(decoder.go_on([len(text) - 1], hidden, torch.tensor([token]))).softmax(-1)[0]
+        found |= {(token, int(t)): chance * float(c) for c, t in zip(*after.topk(EXPANDED), strict=True)}
+    return dict(sorted(found.items(), key=lambda pair: -pair[1])[:most])
+
+
+def test_the_papers_tree_has_the_best_of_all_that_ten_nodes_a_level_are_expanded_to() -> None:
+    told, prompt = engine(eagle.FIXED[2]), SETS["one"][0]
+    tokens = told.decode("one", prompt, 2).tokens
+    (tree,) = told._clock.drafts[0].trees
+    paths: dict[int, tuple[int, ...]] = {0: ()}
+    for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True), start=1):
+        paths[node] = (*paths[parent], token)
+    expected = best_paths(pair(), [*prompt, tokens[0]], NODES)
+    assert len(tree) == NODES and set(list(paths.values())[1:]) == set(expected)
+    assert max(map(len, expected)) == 2 and sum(len(path) == 1 for path in expected) < NODES
 
 
 def test_all_arms_say_what_the_target_says_and_count_the_texts_after_the_warm_ones() -> None:

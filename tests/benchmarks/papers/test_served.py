@@ -44,7 +44,11 @@ def test_online_figures_are_of_each_sets_end(figures_of: FiguresOf) -> None:
         for i in range(60)
     ]
     texts = [read(name, *rates) for name in ("sql", "python") for rates in ((0.0, 0.3, 0.4), (0.9, 0.7, 0.4))]
-    figures = figures_of("osd, Figure 3", online=rise, shares=texts)
+    other = [replace(one, online_hits=one.online_hits - 2) for one in rise]
+    figures = figures_of("osd, Figure 3", online=rise, shares=texts, online_reservoir=rise, online_as_printed=other)
+    require(
+        figures, {"minus_online_as_printed": -0.1, "minus_frozen_as_printed": 0.4, "minus_online_reservoir": 0}, 0.02
+    )
     require(figures, {"online_minus_frozen": 0.5, "online_vs_offline": 0.7 / 0.75}, 0.02)
     assert figures["late_minus_early"].value > 0.3 and 25 <= figures["requests_to_recover"].value <= 60
 
@@ -84,7 +88,8 @@ def arm(name: str, order: list[str], alphas: dict[str, float]) -> ArmResult:
 def keep_arms(bench: PapersBench, name: str, order: str, *seeds: dict[str, ArmResult]) -> None:
     """Keep what a run of `benchmarks routes` with each seed found."""
     for seed, arms in enumerate(seeds):
-        bench.kept[f"{plan_of(name).named(f'routes-{order}')}-s{seed}"] = arms
+        for way in served.WAYS:
+            bench.kept[f"{plan_of(name).named(f'routes-{order}')}{way.suffix}-s{seed}"] = arms
 
 
 def test_routes_are_compared_by_domain_and_by_language(papers_bench: PapersBench, figures_of: FiguresOf) -> None:
