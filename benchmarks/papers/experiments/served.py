@@ -221,7 +221,8 @@ class DataMix(RoutesExperiment):
             for key, name in zip(("first", "second"), names, strict=True)
         }
         forgotten = [[between(parts, names[0], HALF, END).value for parts in some] for some in (ours, theirs)]
-        found["reservoir_keeps"] = ratio_of_sums(np.subtract(*forgotten), forgotten[0])
+        if sum(forgotten[0]):
+            found["reservoir_keeps"] = ratio_of_sums(np.subtract(*forgotten), forgotten[0])
         return found
 
 

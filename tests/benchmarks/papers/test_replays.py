@@ -118,7 +118,8 @@ def drafts(right: bool) -> Drafts:
     """A small draft that the recorded texts are of, and a larger one that is right at every position, or never."""
     traces, table = recorded().traces, find_costs(TWO_A100)
     larger = tuple(replace(text, acceptance=np.full_like(text.acceptance, right)) for text in traces)
-    return Drafts({SMALL: replayed_draft(traces, table), LARGE: replayed_draft(larger, dearer(table, 13 / 7))})
+    both = {SMALL: replayed_draft(traces, table), LARGE: replayed_draft(larger, dearer(table, 13 / 7))}
+    return Drafts(both, [1.0 + number for number in range(len(traces))])
 
 
 @pytest.mark.parametrize("right", [True, False])

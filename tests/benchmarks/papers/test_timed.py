@@ -20,6 +20,7 @@ from benchmarks.papers.experiment import PapersBench
 from benchmarks.papers.experiments import distilled, given_acceptance, medusa, passes, timing
 from benchmarks.papers.experiments.medusa import ALONE, DRAFT_OSD, FAMILIAR, MEDUSA, MEDUSA_OSD, NEW, LearnedDrafts
 from benchmarks.papers.experiments.timing import TimedEngine, by_turns
+from benchmarks.papers.experiments.two_drafts import perplexities
 from osd.bench.harness.turns import Cell, Job
 from osd.demo import TARGET
 from osd.models.features.decoder import FeatureModel
@@ -52,6 +53,14 @@ def test_a_given_acceptance_is_what_is_accepted_and_the_text_is_the_targets(
         done = plan.arm(papers_bench, texts, alpha, 20).decode(prompt)
         assert done.tokens == texts[prompt]
         assert (done.rejected == 0) is accepted and (done.accepted > 0) is accepted
+
+
+def test_a_prompts_perplexity_is_the_targets(pair: Pair) -> None:
+    asked = [*prompts(2, seed=4, longest=8), prompts(1, seed=5)[0][:1]]
+    for prompt, found in zip(asked, perplexities(pair, asked), strict=True):
+        said = pair.target.module(torch.tensor([list(prompt)])).logits[0, :-1].log_softmax(-1)
+        surprise = -said.gather(1, torch.tensor([prompt[1:]]).long().T)
+        assert found == (pytest.approx(float(surprise.mean().exp()), rel=1e-3) if len(prompt) > 1 else None)
 
 
 def test_a_step_changes_a_copy_of_the_draft(papers_bench: PapersBench, pair: Pair) -> None:
