@@ -71,13 +71,13 @@ def best_paths(made: Pair, text: Sequence[int], most: int) -> dict[tuple[int, ..
 
 
 def test_the_papers_tree_has_the_best_of_all_that_ten_nodes_a_level_are_expanded_to() -> None:
-    told, prompt = engine(eagle.FIXED[2]), SETS["one"][0]
-    tokens = told.decode("one", prompt, 2).tokens
+    told, prompt = engine(eagle.FIXED[2]), max(SETS["one"], key=len)
+    told.decode("one", prompt, NEW)
     (tree,) = told._clock.drafts[0].trees
     paths: dict[int, tuple[int, ...]] = {0: ()}
     for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True), start=1):
         paths[node] = (*paths[parent], token)
-    expected = best_paths(pair(), [*prompt, tokens[0]], NODES)
+    expected = best_paths(pair(), prompt, NODES)
     assert len(tree) == NODES and set(list(paths.values())[1:]) == set(expected)
     assert max(map(len, expected)) == 2 and sum(len(path) == 1 for path in expected) < NODES
 
