@@ -85,7 +85,8 @@ def leave(run: PapersRun, beside: Sequence[PapersRun], out: Path) -> dict[str, P
 
 def _on_page(run: PapersRun, beside: Sequence[PapersRun]) -> list[EntryOnPage]:
     entries: list[EntryOnPage] = []
-    pairs = {None: run.pair, **{other.name: other.pair for other in beside}}
+    pairs: dict[str | None, object] = {None: run.pair}
+    pairs.update((other.name, other.pair) for other in beside)
     for job in all_jobs():
         result, others = run.results.get(str(job)), {other.name: other.verdicts(job) for other in beside}
         verdicts: list[ClaimVerdict | None] = [*run.verdicts(job)] or [None] * len(job.entry.claims)
@@ -106,7 +107,9 @@ def _claim(
 ) -> ClaimOnPage:
     """Judge a claim over all runs: what one pair confirms and another one refutes depends on the pair. ``pairs``: of
     each run by its name, None being the run itself."""
-    known = {**beside, None: verdict} if verdict else beside
+    known: dict[str | None, ClaimVerdict] = dict(beside.items())
+    if verdict:
+        known[None] = verdict
     found = {state: {pairs[n] for n, v in known.items() if v.state == state} for state in ("confirmed", "refuted")}
     apart = any(one != other for one in found["confirmed"] for other in found["refuted"])
     return ClaimOnPage(claim, verdict, beside, DEPENDS if apart else verdict.state if verdict else "not run yet")

@@ -96,4 +96,4 @@ def embed_chains(
         which, *where = chains.read_in(step)
         assert each.features is not None
         out[which.cpu()] = draft.norm_out(each.features[tuple(where)]).float().cpu()
-    return list(out.split(chains.counts))
+    return list(torch.split(out, chains.counts))

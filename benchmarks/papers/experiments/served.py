@@ -185,7 +185,7 @@ class DataMix(RoutesExperiment):
         figures, tables = dict[str, PaperFigure](), dict[str, Rows]()
         for way in WAYS:
             found, key = ways[way.suffix], way.suffix
-            some = {part: [one for parts in found for one in parts[part]] for part in found[0]}
+            some: Parts = {part: [one for parts in found for one in parts[part]] for part in found[0]}
             figures |= {
                 f"forgotten{key}": between(some, first, HALF, END),
                 f"first_rises{key}": between(some, first, HALF, "begin of the first half"),
@@ -222,7 +222,7 @@ class DataMix(RoutesExperiment):
         }
         forgotten = [[between(parts, names[0], HALF, END).value for parts in some] for some in (ours, theirs)]
         if sum(forgotten[0]):
-            found["reservoir_keeps"] = ratio_of_sums(np.subtract(*forgotten), forgotten[0])
+            found["reservoir_keeps"] = ratio_of_sums(np.subtract(forgotten[0], forgotten[1]), forgotten[0])
         return found
 
 
