@@ -153,6 +153,8 @@ class RequestSamples:
     None where it was not kept."""
     branches: Branches | None = None
     """What the target says behind refused tokens, where ``serve.record_branches`` kept it."""
+    weight: float = 1.0
+    """What its positions weigh in training; in memory alone."""
 
     def __len__(self) -> int:
         return len(self.positions)

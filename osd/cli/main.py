@@ -25,7 +25,7 @@ MARKUP: Any = "markdown"
 PANELS = {
     "Decode and learn": "serve generate trainer attach use engines",
     "Look": "servers stats audit config metrics doctor",
-    "Keep": "drafts router replay corpus keys db",
+    "Keep": "drafts targets router replay corpus keys db",
     "Show and measure": "demo bench",
 }
 """By the heading in the help, the subcommands."""
@@ -55,6 +55,7 @@ HELP = {
     "doctor": "Check installation, device, disk, database, storage of samples and weights, broker, trainers, "
     "ports, and pair.",
     "drafts": "List, inspect, publish and take back versions of a draft.",
+    "targets": "List the targets that served, and say which succeeds which.",
     "router": "See and steer which draft serves which traffic.",
     "replay": "See, take out and delete what is kept for learning.",
     "corpus": "Build, look at and export the texts that n-gram drafts know.",

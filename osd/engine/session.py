@@ -23,6 +23,7 @@ from osd.models.device_timer import device_ids
 from osd.models.model import Model
 from osd.models.pair import Pair
 from osd.models.target_only import has_draft
+from osd.models.vocabulary import target_facts
 from osd.recording.recorder import Recorder
 from router.base import Router
 from router.live import make_router
@@ -53,7 +54,9 @@ def serving(
     draft = draft or named
     store.sweep()  # what a killed process left half-done
     if (target := pair.target.digest) is not None:
-        for said in store.targets.arrive(target, pair.target.name):
+        for said in store.targets.arrive(
+            target, pair.target.name, target_facts(pair.target, pair.tokenizer), successors=settings.serve.successors
+        ):
             log.warning("%s", said, extra={"action": "target"})
     with ExitStack() as stack:
         require_drafter(pair, settings)

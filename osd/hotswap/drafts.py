@@ -13,11 +13,13 @@ from pathlib import Path
 from osd.drafters.residency import LoadedVersion
 from osd.hotswap.canary import CanaryFollower
 from osd.hotswap.loader import Loader
+from osd.hotswap.succession import Succession
 from osd.models.pair import Pair, row_length
 from storage.records import DraftVersion
 from storage.settings import Settings
 from storage.store import Store
 from storage.versions.forks import fork
+from storage.versions.heirs import begin_line
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ class Swap(CanaryFollower[LoadedVersion]):
         """Register the pair's draft as version 0 of the default, ``draft``, if it is new, and start to follow."""
         super().__init__(store, settings, worker)
         self.draft, self.target = draft, pair.target.digest
-        self.root = store.versions.register_root(draft, Path(pair.draft.name), target=self.target)
+        self.root = begin_line(store, draft, Path(pair.draft.name), self.target)
         self.serving[draft] = self.root
         self.bases: Collection[str] = frozenset([self.root.digest])
         """Digests of the full weights that are in memory, as the engine reports them."""
@@ -39,7 +41,8 @@ class Swap(CanaryFollower[LoadedVersion]):
         self._asked: dict[str, None] = {}
         self._routed: frozenset[str] = frozenset()
         if self.target is not None:
-            self._open_lines()
+            length, confidence = row_length(pair, settings), settings.gate.confidence
+            self._open_lines(Succession(store, pair, self._loader, length, confidence))
         self.begin()
 
     @property
@@ -73,11 +76,14 @@ class Swap(CanaryFollower[LoadedVersion]):
                 extra={"action": "swap_refused", "version": refuse},
             )  # fmt: skip
 
-    def _open_lines(self) -> None:
-        """Begin a line for this target, from the default draft's number 0, of each route's draft that has none."""
-        for name in {name for route in self.store.routes.list() for name in route.drafts} - {self.draft}:
+    def _open_lines(self, succession: Succession) -> None:
+        """Begin a line for this target, from the default draft's number 0, of each route's draft that has none, and go
+        on with what they have learned about the target before."""
+        others = {name for route in self.store.routes.list() for name in route.drafts} - {self.draft}
+        for name in others:
             if self._current(name) is None:
                 fork(self.store.versions, name, self.root.id)
+        succession.carry_over([self.draft, *sorted(others)])
 
     def _current(self, name: str) -> DraftVersion | None:
         return self.store.versions.find(name, self.target)

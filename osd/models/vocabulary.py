@@ -3,6 +3,8 @@ vocabularies are not quite the same."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from huggingface_hub import snapshot_download
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.integrations.gguf.reader import read_gguf_metadata
 
 from osd.models.encoder_decoder import has_encoder
@@ -41,6 +43,38 @@ class HasVocabulary(Protocol):
     @property
     def device(self) -> torch.device:
         """Return the device its weights are on."""
+
+
+def vocabulary_digest(vocabulary: Mapping[str, int]) -> str:
+    """Return the SHA-256 over the tokens in the order of their ids: the same for every way of writing a tokenizer
+    down."""
+    whole = hashlib.sha256()
+    for token, number in sorted(vocabulary.items(), key=lambda item: (item[1], item[0])):
+        whole.update(f"{number}\0{token}\0".encode())
+    return whole.hexdigest()
+
+
+def digest_of_tokens(tokenizer: Any, vocabulary: int) -> str:
+    """Return the digest of a tokenizer's tokens; without a tokenizer, of their number."""
+    return vocabulary_digest(tokenizer.get_vocab() if tokenizer is not None else {"": vocabulary})
+
+
+def target_facts(model: HasVocabulary, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, str]:
+    """Return what a target and its successor have in common (:data:`storage.versions.targets.ALIKE`)."""
+    tokens = digest_of_tokens(tokenizer, model.vocab_size)
+    return {"architecture": type(model.module).__name__, "vocabulary": tokens}
+
+
+def folder_facts(name: str) -> dict[str, str]:
+    """Return the same of a folder or hub name, read from its configuration and tokenizer; nothing where it is not on
+    this machine, or has no tokenizer."""
+    try:
+        config, tokenizer = AutoConfig.from_pretrained(name, local_files_only=True), load_tokenizer(name)
+    except (ModelNotLoaded, OSError, ValueError):
+        return {}
+    if tokenizer is None or not config.architectures:
+        return {}
+    return {"architecture": config.architectures[0], "vocabulary": vocabulary_digest(tokenizer.get_vocab())}
 
 
 def check_vocabularies(

@@ -20,6 +20,9 @@ class ServeSettings(Section):
     draft_name: str = "default"
     """What the draft is called in the store, where the default route leads to it. One with other weights than a store's
     draft of that name needs a name of its own."""
+    successors: bool = False
+    """Whether a target that never served here, of the architecture and vocabulary of the one that served last, is its
+    successor: drafts go on with what they have learned, once that is judged on it (`osd targets`)."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | None = None
@@ -211,6 +214,9 @@ class AttachSettings(Section):
     """Where the token is that engines and osd know each other by, as env:VARIABLE or file:PATH."""
     api_key: str | None = None
     """Where the API key is that the engines ask of their clients, likewise; None: they ask none."""
+    successors: bool = False
+    """Whether a target with which an engine is started again succeeds the one before, if both have one architecture and
+    vocabulary; their folders must be seen from here."""
     poll_seconds: float = Field(default=1.0, gt=0)
     """How often engines are looked at: what they draft with, and whether they were started again."""
     lease_seconds: float = Field(default=15.0, gt=0)

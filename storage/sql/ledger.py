@@ -31,6 +31,9 @@ from storage.sql.holders import has_gone
 from storage.sql.suspects import note_failure
 from storage.sql.tables import DraftRow, LeaseRow, RunRow, SampleRow, VersionRow, record_of
 
+HEIR_OF = "heir_of"
+"""Key of a version's evidence: the version, about an earlier target, whose weights it has."""
+
 
 def known_drafts(session: Session) -> str:
     """Return the names of the drafts that have weights, for a message."""
@@ -151,7 +154,7 @@ def next_row(session: Session, draft: str, digest: str, state: VersionState, fac
     version_id = f"{draft}-{number:06d}-{digest[:8]}"
     return VersionRow(
         id=version_id, draft=draft, number=number, digest=digest, state=state.value, created_at=records.now(),
-        path=f"{draft}/{version_id}", evidence={}, **facts,
+        path=f"{draft}/{version_id}", **{"evidence": {}, **facts},
     )  # fmt: skip
 
 

@@ -13,8 +13,11 @@ from storage.errors import SchemaOutdated, SchemaTooNew, SchemaTooOld, StoreErro
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0017"
+HEAD = "0018"
 """The newest revision in ``migrations/versions``; a test compares the two."""
+
+UPGRADED = ("0017",)
+"""Earlier revisions, which `osd db upgrade` brings to the newest."""
 
 BEFORE_FIRST = {f"{number:04}" for number in range(1, 17)}
 """Revisions before the first one that this osd knows; commit 002f94b5 has their migrations."""
@@ -37,8 +40,8 @@ def require_head(connection: Connection, url: str) -> None:
 
 def mismatch(url: str, have: str | None) -> SchemaOutdated:
     """Return the error for a database whose revision is not HEAD."""
-    if have is None:
-        return SchemaOutdated(url=url, found="none", needed=HEAD)
+    if have is None or have in UPGRADED:
+        return SchemaOutdated(url=url, found=have or "none", needed=HEAD)
     kind = SchemaTooOld if have in BEFORE_FIRST else SchemaTooNew
     return kind(url=url, found=have, needed=HEAD)
 

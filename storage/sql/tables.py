@@ -67,6 +67,11 @@ class TargetRow(Base):
     first_seen: Mapped[float]
     served_at: Mapped[float]
     """When a process began to serve it last."""
+    predecessor: Mapped[str | None]
+    """The target that it succeeds, see :mod:`storage.versions.targets`."""
+    facts: Mapped[Facts] = mapped_column(server_default=text("'{}'"))
+    """Its ``architecture`` and the digest of its ``vocabulary``, where they are known; ``divergence``: by an earlier
+    target, by route, how far its distributions are from that one's."""
 
 
 class DraftRow(Base):

@@ -65,7 +65,7 @@ def base_of(ledger: VersionLedger, draft: str, target: str | None = None) -> Dra
 def _root(ledger: VersionLedger, draft: str, origin: DraftVersion) -> DraftVersion:
     provenance = {"forked_from": origin.id, "digest": origin.digest}
     target = ledger.target_of(origin.draft)
-    return ledger.register_root(draft, ledger.folder(origin), provenance, _link_files, target=target)
+    return ledger.register_root(draft, ledger.folder(origin), provenance, link_files, target=target)
 
 
 def _adapter(ledger: VersionLedger, root: DraftVersion, origin: DraftVersion) -> DraftVersion:
@@ -74,13 +74,13 @@ def _adapter(ledger: VersionLedger, root: DraftVersion, origin: DraftVersion) ->
         return current
     source = ledger.folder(origin)
     staged = ledger.stage(
-        root.draft, root.id, "lora", lambda folder: _link_files(source, weights.weight_files(source), folder),
+        root.draft, root.id, "lora", lambda folder: link_files(source, weights.weight_files(source), folder),
         provenance={"forked_from": origin.id, "digest": origin.digest},
     )  # fmt: skip
     return ledger.promote(staged.id)
 
 
-def _link_files(folder: Path, files: list[Path], destination: Path) -> None:
+def link_files(folder: Path, files: list[Path], destination: Path) -> None:
     """Hard-link files, or copy them where the file system has no links."""
     for path in files:
         target = destination / path.relative_to(folder)

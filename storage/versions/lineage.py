@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from storage.records import RunState
 from storage.routes.proposals import ProposalKind, ProposalState
 from storage.sql.database import chunks
+from storage.sql.ledger import HEIR_OF
 from storage.sql.tables import RouteProposalRow, RunRow, SampleRow, VersionRow
 
 STARTED_FROM = "started_from"
@@ -85,14 +86,17 @@ def _with_descendants(
 
     The version that a split started from is not recorded: it counts as a child of all versions its draft had by then.
     """
-    columns = VersionRow.id, VersionRow.parent, VersionRow.run_id, VersionRow.draft, VersionRow.created_at
+    columns = (
+        VersionRow.id, VersionRow.parent, VersionRow.run_id, VersionRow.draft, VersionRow.created_at,
+        VersionRow.evidence[HEIR_OF].as_string(),
+    )  # fmt: skip
     children: dict[str, list[str]] = defaultdict(list)
     order, todo = [], list(first)
     rows = session.execute(select(*columns).order_by(VersionRow.draft, VersionRow.number))
-    for version, parent, run_id, draft, made in rows:
+    for version, parent, run_id, draft, made, origin in rows:
         order.append(version)
         children[version] += [split.root for split in splits if split.draft == draft and made <= split.at]
-        for source in {parent, came_from.get(run_id)}:
+        for source in {parent, came_from.get(run_id), origin}:
             if source is not None:
                 children[source].append(version)
         if run_id in runs:

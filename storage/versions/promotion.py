@@ -5,6 +5,8 @@ Each function works within the caller's transaction and locks the draft first.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
@@ -94,6 +96,19 @@ def promote(session: Session, version_id: str) -> VersionRow:
         _release_by_hand(session, row, "promoted while it was tried")
     _make_current(session, draft, row)
     return row
+
+
+def settle_heir(session: Session, version_id: str, evidence: dict[str, Any], *, good: bool) -> VersionRow:
+    """Make a candidate current that was judged on its line's target, or reject it; return the line's current version.
+    It is rejected, too, where its parent is no longer current: what was published meanwhile has learned there."""
+    row, draft = _locked(session, version_id)
+    if row.state == VersionState.CANDIDATE.value:
+        row.evidence = {**row.evidence, **evidence}
+        if good and row.parent == draft.current_version and not draft.hold:
+            _make_current(session, draft, row)
+        else:
+            row.state = VersionState.REJECTED.value
+    return get_row(session, draft.current_version or row.id)
 
 
 def leave(session: Session, version_id: str, to: str | None, state: VersionState, reason: str) -> VersionRow:

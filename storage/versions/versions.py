@@ -19,6 +19,7 @@ from storage.records import DEFAULT_DRAFT, DraftVersion, TrainingRun, VersionSta
 from storage.sql.database import Database
 from storage.sql.drivers import plain
 from storage.sql.ledger import (
+    HEIR_OF,
     get_row,
     known_drafts,
     lineage_of,
@@ -221,6 +222,7 @@ class VersionLedger:
         born: int | None = None,
     ) -> DraftVersion:
         """Enter new weights as CANDIDATE. ``write`` puts a Hugging Face or PEFT folder at the path it is given.
+        Where ``provenance`` says whose heir it is, so does the version's evidence.
 
         ``born`` is for tables of n-grams: the newest line about forgetting when they began to learn. Raises
         ForgottenSince where there is a newer one by now, and keeps nothing. Raises StoreWriteFailed, with nothing left
@@ -233,7 +235,8 @@ class VersionLedger:
         with TemporaryPath(self.weights_folder / draft, new_id(), folder=True) as aside:
             with writing(aside.path):
                 write(aside.path)
-            facts = {"kind": kind, "parent": parent, "run_id": run_id}
+            inherits = {HEIR_OF: provenance[HEIR_OF]} if provenance and HEIR_OF in provenance else {}
+            facts = {"kind": kind, "parent": parent, "run_id": run_id, "evidence": inherits}
             return publication.enter(self._db, self.files, draft, aside, facts, provenance or {}, born)
 
     # the gate's decisions
@@ -283,6 +286,16 @@ class VersionLedger:
         self.make_servable(self.get(version_id))
         with self._db.session() as session:
             return to_record(promotion.promote(session, version_id))
+
+    def settle_heir(self, version_id: str, evidence: Mapping[str, Any], *, good: bool) -> DraftVersion:
+        """End the wait of an heir (:mod:`storage.versions.heirs`): a good one becomes current if nothing has been
+        published on its line meanwhile, any other is rejected; one that was settled stays so. Return the line's current
+        version. Raises UnknownVersion, WeightsDamaged."""
+        version = self.get(version_id)
+        if good and version.state is VersionState.CANDIDATE:
+            self.make_servable(version)
+        with self._db.session() as session:
+            return to_record(promotion.settle_heir(session, version_id, plain(evidence), good=good))
 
     def rollback(self, draft: str, reason: str, to: str | None = None, *, of: str | None = None) -> DraftVersion:
         """Leave the current version for ``to`` or its nearest sound ancestor; return the version now current.

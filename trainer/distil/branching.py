@@ -90,7 +90,8 @@ def places(samples: RequestSamples, size: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class SampleWeights:
-    """What a position weighs in the loss; over all that are trained on their mean is 1."""
+    """What a position weighs in the loss; over all that are trained on their mean is 1, but for requests that weigh
+    less (an earlier target's)."""
 
     text: float = 1.0
     """A position of a text: the teacher's."""
@@ -110,4 +111,5 @@ class SampleWeights:
     def at(self, samples: RequestSamples) -> npt.NDArray[np.float32]:
         """Return the weights of a request's positions, its branches' last: (m + n,)."""
         own = np.where(samples.kinds == BEHIND, self.behind, self.text)
-        return np.append(own, np.full(len(samples.branches or ()), self.behind)).astype(np.float32)
+        whole = np.append(own, np.full(len(samples.branches or ()), self.behind))
+        return (whole * samples.weight).astype(np.float32)

@@ -9,21 +9,23 @@ not to forget (``learn.replay``), may be judged by old ones too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from osd.hotswap.succession import weight_of
 from osd.models.limits import ENDLESS
 from storage.branches import Branches
 from storage.errors import FeaturesNotKept
+from storage.names import draft_of
 from storage.records import RequestSamples, TrainingRun
 from storage.runs import TAKEN_UNTIL
 from storage.settings import GateSettings, LearnSettings
 from storage.store import Store
 from trainer.distil.branching import count
 from trainer.distil.collate import select, until
-from trainer.distil.teacher import Lessons
+from trainer.distil.teacher import Lessons, RecordedTeacher
 
 WHOLE = 0.05
 """Tolerance for the sum of stored probabilities and the mass outside: float16 rounds; a larger error is another
@@ -40,18 +42,21 @@ class TrainingData:
     """Oldest first."""
     replayed: list[RequestSamples]
     """Requests of earlier runs, newest first."""
+    inherited: list[RequestSamples] = field(default_factory=list)
+    """Requests that targets answered which this one succeeds; they weigh what both targets have in common."""
     unusable: int = 0
     """Requests left out: of another vocabulary, not a distribution, or texts alone where distributions are learned."""
 
     @property
     def all(self) -> list[RequestSamples]:
-        """New and replayed requests."""
-        return self.claimed + self.replayed
+        """New, replayed and inherited requests."""
+        return self.claimed + self.replayed + self.inherited
 
     @property
     def counts(self) -> dict[str, int]:
         """The number of requests of each kind, for the run's result."""
-        return {"claimed": len(self.claimed), "replayed": len(self.replayed), "unusable": self.unusable}
+        inherited = {"inherited": len(self.inherited)} if self.inherited else {}
+        return {"claimed": len(self.claimed), "replayed": len(self.replayed), **inherited, "unusable": self.unusable}
 
     def positions(self, learn: LearnSettings) -> int:
         """Return the number of their positions that ``learn.positions`` trains on."""
@@ -102,14 +107,15 @@ def gather(store: Store, run: TrainingRun, learn: LearnSettings, readable: Reada
     Raises SegmentDamaged, and FeaturesNotKept where hidden states are asked for and no claimed request has any.
     """
     replayed = _replayed(store, run, learn)
-    store.runs.note_replayed(run, replayed)
+    inherited = [] if is_beside(run) else _inherited(store, run, learn.replay_requests - len(replayed), readable)
+    store.runs.note_replayed(run, [*replayed, *(s.request_id for s in inherited)])
     read = [store.samples.read(ids) for ids in (run.request_ids, replayed)]
     new, old = (_sound(store, some) for some in read)
     claimed_now, before = readable.among(new), readable.among(old)
     if not claimed_now and readable.lessons is not None and usable(new, readable.vocab_size, readable.positions):
         raise FeaturesNotKept(reason=f"Of {len(new)} requests that wait none has them at every position.")
     unusable = sum(map(len, read)) - len(claimed_now) - len(before)
-    return TrainingData(claimed_now, before, unusable=unusable)
+    return TrainingData(claimed_now, before, inherited, unusable)
 
 
 def is_beside(run: TrainingRun) -> bool:
@@ -123,6 +129,26 @@ def _replayed(store: Store, run: TrainingRun, learn: LearnSettings) -> list[str]
         before = min((s.created_at for s in store.samples.read(run.request_ids)), default=0.0)
         return choose_replayed(store, run.draft, run.id, learn, before=before, candidate=True)
     return choose_replayed(store, run.draft, run.id, learn, claimed_before=run.id)
+
+
+def _inherited(store: Store, run: TrainingRun, limit: int, readable: Readable) -> list[RequestSamples]:
+    """Return at most ``limit`` of the newest requests that earlier targets answered. A target that reads them again
+    teaches what it says itself; else they weigh by the measured divergence, and those of which none was measured, or
+    that contradict the target, are left out. Hidden states of another target teach nothing."""
+    target, found = store.versions.target_of(run.draft), list[RequestSamples]()
+    if readable.lessons is not None and isinstance(readable.lessons.teacher, RecordedTeacher):
+        return found
+    divergence = store.targets.divergence(target)
+    for old in store.targets.ancestors(target):
+        line = store.versions.find(draft_of(run.draft), old)
+        if limit <= len(found) or line is None or store.versions.target_of(line.draft) != old:
+            continue
+        ids = store.samples.recent(line.draft, limit=limit - len(found), holdout=False)
+        for samples in readable.among(read_sound(store, ids)):
+            weight = weight_of(divergence.get(old, {}).get(samples.route, 1.0))
+            weight = 1.0 if readable.lessons is not None else weight
+            found += [replace(samples, weight=weight)] if weight else []
+    return found
 
 
 def choose_replayed(store: Store, draft: str, run: str, learn: LearnSettings, **conditions: Any) -> list[str]:

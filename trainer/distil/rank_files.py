@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import groupby
 from pathlib import Path
@@ -75,13 +75,16 @@ def read_task(folder: Path) -> RankTask:
 
 def pack(samples: Sequence[RequestSamples]) -> str:
     """Return samples as a line of JSON; those that stand beside one another with as many likeliest tokens as one."""
-    groups = groupby(samples, key=lambda one: one.topk_ids.shape[1])
-    return json.dumps([base64.b64encode(encode(list(group))).decode() for _, group in groups])
+    groups = groupby(samples, key=lambda one: (one.k, one.weight))
+    return json.dumps([(base64.b64encode(encode(list(group))).decode(), weight) for (_, weight), group in groups])
 
 
 def unpack(line: str) -> list[RequestSamples]:
     """Return the samples of such a line."""
-    return [one for group in json.loads(line) for one in decode(BytesIO(base64.b64decode(group)))]
+    return [
+        replace(one, weight=weight)
+        for group, weight in json.loads(line) for one in decode(BytesIO(base64.b64decode(group)))
+    ]  # fmt: skip
 
 
 def write_result(folder: Path, weights: dict[str, torch.Tensor], moments: Moments) -> None:

@@ -26,6 +26,7 @@ from storage.sql.suspects import RETRY
 from storage.store import Store
 from storage.versions.feature_kinds import MEDUSA
 from trainer.distil.draft_learner import DraftLearner
+from trainer.distil.heirs import judge_waiting_heir
 from trainer.distil.loop import MakeLearner, run_once
 from trainer.distil.resident import ResidentModels
 from trainer.heads.learner import HeadLearner
@@ -119,6 +120,7 @@ class TrainingSchedule:
         if hold := self.store.decisions.holds().get(draft):
             self._tell(draft, f"no training: {draft} is {hold.words}; `osd drafts resume {draft}` lets it learn again")
             return None
+        judge_waiting_heir(self.store, self.settings, draft, self.resident.teachers)
         watch = self._watches.setdefault(draft, RollbackWatch(self.store, self.settings, draft, self.resident.teachers))
         watch.compare_if_due()
         if self._is_resting(draft):

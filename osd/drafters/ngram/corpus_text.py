@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from osd.drafters.ngram import BadCorpus
 from osd.drafters.ngram.corpus import TOKENIZER, Batch, Corpus
-from osd.drafters.ngram.files import vocabulary_digest
+from osd.models.vocabulary import vocabulary_digest
 from osd.prompts import open_bytes
 from storage.files.files import TemporaryPath
 from storage.store import Store

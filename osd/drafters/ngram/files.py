@@ -8,9 +8,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +31,6 @@ FORMAT, VERSION, ARRAYS = "osd-ngram", 1, "model.safetensors"
 TYPES = {"keys": np.uint64, "lengths": np.uint8, "entries": np.uint32}
 ROOM_TO_GROW = 7
 """Room, as a multiple of its contexts, for a table that is to count longer n-grams than it has."""
-
-
-def vocabulary_digest(vocabulary: Mapping[str, int]) -> str:
-    """Return the SHA-256 over the tokens in the order of their ids: the same for every way of writing a tokenizer
-    down."""
-    whole = hashlib.sha256()
-    for token, number in sorted(vocabulary.items(), key=lambda item: (item[1], item[0])):
-        whole.update(f"{number}\0{token}\0".encode())
-    return whole.hexdigest()
 
 
 def write_table(folder: Path, table: Table, tokenizer: str) -> None:

@@ -18,9 +18,10 @@ import numpy as np
 from osd.drafters.model_free import TAIL
 from osd.drafters.ngram import BadTable
 from osd.drafters.ngram.cells import LARGEST_TOKEN
-from osd.drafters.ngram.files import keep_table, load_table, read_facts, require_tokenizer, vocabulary_digest
+from osd.drafters.ngram.files import keep_table, load_table, read_facts, require_tokenizer
 from osd.drafters.ngram.table import Table, TableSettings
 from osd.models.pair import Pair
+from osd.models.vocabulary import digest_of_tokens
 from storage.errors import ForgottenSince, OsdError, PairError, SegmentDamaged, WeightsDamaged
 from storage.forget import Forgetter
 from storage.records import DEFAULT_ROUTE, DraftVersion, RequestSamples
@@ -161,7 +162,7 @@ class TableStore:
             raise BadTable(name="vocabulary", reason=f"{pair.vocab_size} tokens are more than {LARGEST_TOKEN + 1}.")
         self.name, self.corpus, self.versions = ngram.table, ngram.corpus, store.versions
         self.settings, self.vocabulary = TableSettings(ngram.order, ngram.memory_mb << 20), pair.vocab_size
-        self.digest = digest_of(pair.tokenizer, pair.vocab_size)
+        self.digest = digest_of_tokens(pair.tokenizer, pair.vocab_size)
         self.target = pair.target.digest
         self.forgotten = ForgottenLog(store.forgetter)
         self.refill = Refill(store.samples, pair.vocab_size, self.target)
@@ -252,8 +253,3 @@ class TableStore:
         largest = int((entries & np.uint32(LARGEST_TOKEN)).max(initial=0))
         if largest >= self.vocabulary:
             raise BadTable(name="token", reason=f"{folder} has token {largest}, the target knows {self.vocabulary}.")
-
-
-def digest_of(tokenizer: Any, vocabulary: int) -> str:
-    """Return the digest of the target's tokens; without a tokenizer, of their number."""
-    return vocabulary_digest(tokenizer.get_vocab() if tokenizer is not None else {"": vocabulary})

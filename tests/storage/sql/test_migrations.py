@@ -17,6 +17,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import JSON, Column, Engine, create_engine, event, inspect, text
 from sqlalchemy.dialects import postgresql, sqlite
 
+from storage.errors import SchemaOutdated
 from storage.records import VersionState
 from storage.settings import load_settings
 from storage.sql import database, schema
@@ -152,6 +153,9 @@ def test_a_store_of_before_opens_and_is_read(tmp_path: Path) -> None:
     settings = load_settings(storage={"directory": tmp_path})
     with closing(sqlite3.connect(tmp_path / "osd.db")) as made:
         made.executescript(BEFORE.read_text())
+    with pytest.raises(SchemaOutdated, match=r"schema 0017.*osd db upgrade"):
+        open_store(settings)
+    database.upgrade(f"sqlite:///{tmp_path / 'osd.db'}")
     with open_store(settings) as store:
         version = store.versions.current("default")
         assert (version.state, version.parent) == (VersionState.SERVING, store.versions.list()[0].id)
@@ -171,7 +175,8 @@ def test_a_store_of_before_opens_and_is_read(tmp_path: Path) -> None:
 def test_its_schema_is_that_of_a_new_store(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "before.db")) as made:
         made.executescript(BEFORE.read_text())
-    database.upgrade(f"sqlite:///{tmp_path / 'new.db'}")
+    for name in ("before.db", "new.db"):
+        database.upgrade(f"sqlite:///{tmp_path / name}")
     before, new = (create_engine(f"sqlite:///{tmp_path / name}") for name in ("before.db", "new.db"))
     assert _described(before) == _described(new)
     before.dispose(), new.dispose()

@@ -10,8 +10,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from osd.drafters.ngram import OtherTokenizer
-from osd.drafters.ngram.files import ARRAYS, keep_table, load_table, vocabulary_digest
+from osd.drafters.ngram.files import ARRAYS, keep_table, load_table
 from osd.drafters.ngram.table import Table, TableSettings
+from osd.models.vocabulary import vocabulary_digest
 from storage.errors import ModelFileDamaged
 from storage.records import VersionState
 from storage.settings import Settings

@@ -12,10 +12,10 @@ import pytest
 from osd.drafters.ngram import OtherTokenizer
 from osd.drafters.ngram.files import ARRAYS, load_table
 from osd.drafters.ngram.table import Table, TableSettings
-from osd.drafters.ngram.table_store import digest_of
 from osd.drafters.ngram.tables import Tables
 from osd.engine.session import serving
 from osd.models.pair import Pair
+from osd.models.vocabulary import digest_of_tokens
 from osd.prompts import encode
 from osd.sequence import Completion
 from storage.records import Request
@@ -97,7 +97,7 @@ def test_what_a_table_learned_is_kept_and_the_next_server_starts_from_it(
         list(engine.run(requests(pair)))
     kept = store.versions.current("ngram")
     assert (kept.kind, kept.number) == ("ngram", 0)
-    table = load_table(store.versions.folder(kept), digest_of(pair.tokenizer, pair.vocab_size))
+    table = load_table(store.versions.folder(kept), digest_of_tokens(pair.tokenizer, pair.vocab_size))
     with serving(pair, settings, store) as engine:
         tables = tables_of(engine)
         assert tables._drafters[("default", "")].table.learned == table.learned > 0
@@ -126,8 +126,8 @@ def test_a_corpus_is_where_a_table_starts_and_is_refused_where_it_is_of_other_to
 ) -> None:
     table = Table(TableSettings(memory=1 << 20))
     table.learn(np.arange(500, dtype=np.int64))
-    save_table(tmp_path / "corpus", table, digest_of(pair.tokenizer, pair.vocab_size))
-    save_table(tmp_path / "other", table, digest_of(None, 7))
+    save_table(tmp_path / "corpus", table, digest_of_tokens(pair.tokenizer, pair.vocab_size))
+    save_table(tmp_path / "other", table, digest_of_tokens(None, 7))
     with serving(pair, settings_in(tmp_path, ngram__corpus=tmp_path / "corpus"), store) as engine:
         assert tables_of(engine)._drafters[("default", "")].table.learned == 500
     with pytest.raises(OtherTokenizer), serving(pair, settings_in(tmp_path, ngram__corpus=tmp_path / "other"), store):
@@ -139,7 +139,7 @@ def test_a_table_with_tokens_that_the_target_does_not_know_is_passed_over(
 ) -> None:
     table = Table(TableSettings(memory=1 << 20))
     table.learn(np.array([1, pair.vocab_size, 2]))
-    save_table(tmp_path / "corpus", table, digest_of(pair.tokenizer, pair.vocab_size))
+    save_table(tmp_path / "corpus", table, digest_of_tokens(pair.tokenizer, pair.vocab_size))
     with serving(pair, settings_in(tmp_path, ngram__corpus=tmp_path / "corpus"), store) as engine:
         assert tables_of(engine)._drafters[("default", "")].table.learned == 0
 

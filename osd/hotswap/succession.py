@@ -1,0 +1,205 @@
+"""Succession: what drafts have learned about an earlier target is judged on its successor, before it serves there.
+
+The successor reads the newest texts of the earlier target again, and so does the heir. That measures two things:
+
+    expected α of the heir      it serves if it is no worse than number 0, and no worse than not drafting
+    divergence of both targets  by it the earlier one's samples weigh less, or nothing (:func:`weight_of`)
+
+A round with one drafted token takes 1 + c of a round without, c the draft's pass ÷ the target's, and brings 1 + α
+tokens: drafting does not lose from α = c on. c is what serving measured of the version that is inherited.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from osd.hotswap.loader import Loader
+from osd.models.decoder import Decoder
+from osd.models.pair import Pair
+from osd.verification.rejection_sampling import expected_acceptance
+from storage.errors import PairError, WeightsDamaged
+from storage.insights.recent import summed
+from storage.insights.statistics import rate, student
+from storage.names import draft_of
+from storage.records import DraftVersion, RequestSamples
+from storage.sql.ledger import HEIR_OF
+from storage.sql.outcome_tables import OutcomeRow
+from storage.store import Store
+from storage.versions.heirs import offer_heir
+
+log = logging.getLogger(__name__)
+
+TEXTS = 16
+"""Newest texts of each earlier target that are read again."""
+ANCESTORS = 3
+"""Earlier targets whose texts are."""
+CHUNK = 256
+"""Positions whose distributions are in memory at once."""
+COSTS = ("drafted", "rounds", "draft_ms", "verify_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class HeirJudgement:
+    """What is known of an heir on the new target."""
+
+    requests: int
+    positions: int
+    before: float
+    """Expected α of number 0."""
+    after: float
+    """Expected α of the heir."""
+    lower: float
+    """One-sided lower limit of the heir's, texts being the units of chance."""
+    break_even: float
+    """α from which drafting with it does not lose."""
+
+    @property
+    def good(self) -> bool:
+        """Whether it may serve."""
+        return self.lower >= self.break_even and self.after >= self.before
+
+
+def judge_heir(
+    heir: Sequence[float], root: Sequence[float], positions: Sequence[int], break_even: float, confidence: float
+) -> HeirJudgement | None:
+    """Judge an heir by the sums of Σ min(p, q) over each text's positions, of it and of number 0. None for fewer than
+    two texts, of which nothing is proven."""
+    found = rate([(own, count) for own, count in zip(heir, positions, strict=True)])  # type: ignore[misc]
+    if found.value is None or found.variance is None:
+        return None
+    lower = found.value - student(confidence, found.freedom) * math.sqrt(found.variance)
+    total = sum(positions)
+    return HeirJudgement(len(positions), total, sum(root) / total, found.value, lower, break_even)
+
+
+def weight_of(divergence: float) -> float:
+    """Return what an earlier target's samples weigh: 1 where both targets say the same, 0 from a total variation
+    distance of 1/2 on, where most of what one says the other does not."""
+    return max(0.0, 1.0 - 2.0 * divergence)
+
+
+def break_even(store: Store, version: str) -> float:
+    """Return α from which drafting with a version does not lose, by what its rounds took; 0 where it served none."""
+    drafted, rounds, draft_ms, verify_ms = summed(store.db, COSTS, OutcomeRow.draft_version == version)
+    return (draft_ms / drafted) / (verify_ms / rounds) if drafted and verify_ms else 0.0
+
+
+class Succession:
+    """Carries what drafts learned over to the pair's target. Used by one thread, before anything is served."""
+
+    def __init__(self, store: Store, pair: Pair, loader: Loader, length: int, confidence: float) -> None:
+        """``length``: positions of a row; ``confidence``: ``gate.confidence``."""
+        self._store, self._pair, self._loader = store, pair, loader
+        self._length, self._confidence = min(length, pair.target.limit), confidence
+
+    @torch.inference_mode()
+    def carry_over(self, drafts: Iterable[str]) -> None:
+        """Measure how far the target is from those before it, and let heirs of these drafts serve that are good."""
+        target = self._pair.target.digest
+        if self._pair.target.start or not (ancestors := self._store.targets.ancestors(target)[:ANCESTORS]):
+            return
+        reader = self._pair.target.decoder(1, self._length)
+        for draft in drafts:
+            line = self._store.versions.current(draft, target).draft
+            heir, texts = offer_heir(self._store, line), []
+            for old in ancestors:
+                read = [_ReadText(one, reader) for one in self._texts(draft, old)]
+                self._store.targets.note_divergence(str(target), old, _by_route(read))
+                texts += read
+            if heir and len(texts) > 1:
+                self._judge(heir, texts)
+
+    def _texts(self, draft: str, old: str) -> list[RequestSamples]:
+        """Return the newest texts of a draft's routes that an earlier target wrote, as far as both can read them."""
+        known = self._store.versions.find(draft, old)
+        if known is None or self._store.versions.target_of(known.draft) != old:
+            return []
+        found = self._store.samples.read(self._store.samples.recent(known.draft, limit=TEXTS))
+        longest = min(self._length, self._pair.draft.limit)
+        return [one for one in found if len(one) and one.k and len(one.tokens) <= longest]
+
+    def _judge(self, heir: DraftVersion, texts: Sequence[_ReadText]) -> None:
+        try:
+            loaded = self._loader.load(heir, frozenset(), shares=False)
+        except (WeightsDamaged, PairError) as error:
+            self._store.versions.settle_heir(heir.id, {"reason": str(error)}, good=False)
+            return
+        assert isinstance(loaded.decoder, Decoder)
+        root = self._pair.draft.decoder(1, self._length)
+        own, before = ([text.expected(decoder) for text in texts] for decoder in (loaded.decoder, root))
+        counts, origin = [len(text.samples) for text in texts], str(heir.evidence[HEIR_OF])
+        found = judge_heir(own, before, counts, break_even(self._store, origin), self._confidence)
+        assert found is not None
+        settle(self._store, heir, found, self._pair.target.digest)
+
+
+def settle(store: Store, heir: DraftVersion, found: HeirJudgement, target: str | None) -> DraftVersion:
+    """Let a good heir serve, or reject it, and keep the evidence; return what is current on its line then."""
+    current = store.versions.settle_heir(heir.id, evidence_of(found, target), good=found.good)
+    words = "is inherited" if current.id == heir.id else "is not inherited"
+    log.info(
+        "%s %s: expected α %.3f on %d texts, number 0 %.3f, drafting pays from %.3f on", draft_of(heir.draft), words,
+        found.after, found.requests, found.before, found.break_even, extra={"action": "heir_judged"},
+    )  # fmt: skip
+    return current
+
+
+def evidence_of(found: HeirJudgement, target: str | None) -> dict[str, Any]:
+    """Return what is kept with the version, under the names of the gate's evidence."""
+    facts = {name: getattr(found, name) for name in HeirJudgement.__dataclass_fields__}
+    return {"measure": "expected_acceptance", "judged_on": target, "better": found.good, **facts}
+
+
+class _ReadText:
+    """A text of an earlier target, with the distributions of its successor at the positions that were kept."""
+
+    def __init__(self, samples: RequestSamples, target: Decoder) -> None:
+        self.samples = samples
+        self._p = read(target, samples)
+
+    @property
+    def divergence(self) -> float:
+        """The sum over the positions of 1 − Σ_v min(p_old(v), p_new(v)) ÷ Σ_v p_old(v) over the tokens v that were
+        kept: the total variation distance, if both agree on the others as much as on these."""
+        ids = torch.from_numpy(self.samples.topk_ids).long().to(self._p.device)
+        old = torch.from_numpy(self.samples.topk_logprobs).float().exp().to(self._p.device)
+        shared = expected_acceptance(old, self._p.gather(1, ids)) / old.sum(1).clamp(min=1e-6)
+        return float((1 - shared).clamp(min=0).sum())
+
+    def expected(self, draft: Decoder) -> float:
+        """Return the sum over the positions of Σ_v min(p(v), q(v))."""
+        q = read(draft, self.samples).to(self._p.device)
+        width = min(q.shape[1], self._p.shape[1])
+        return float(expected_acceptance(self._p[:, :width], q[:, :width]).sum())
+
+
+def _by_route(texts: Sequence[_ReadText]) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    counts: dict[str, int] = defaultdict(int)
+    for text in texts:
+        sums[text.samples.route] += text.divergence
+        counts[text.samples.route] += len(text.samples)
+    return {route: sums[route] / counts[route] for route in sums}
+
+
+def read(decoder: Decoder, samples: RequestSamples) -> Tensor:
+    """Return what a model says at a text's positions, in row 0 of its cache: (m, V) probabilities, float32."""
+    tokens = samples.tokens.tolist()
+    wanted = torch.from_numpy(samples.positions).long() - 1
+    first, last = int(wanted[0]), int(wanted[-1]) + 1
+    decoder.prefill(0, tokens[:first])
+    parts = []
+    for begin in range(first, last, CHUNK):
+        end = min(begin + CHUNK, last)
+        logits = decoder.logits(torch.tensor([tokens[begin:end]], device=decoder.device), [begin])[0]
+        inside = wanted[(wanted >= begin) & (wanted < end)] - begin
+        parts.append(logits[inside.to(logits.device)].float().softmax(-1))
+    return torch.cat(parts)

@@ -1,0 +1,70 @@
+"""Heirs: the newest version that a draft has about an earlier target, offered to its line about the successor.
+
+An heir is a CANDIDATE of the new line, with the weights of the earlier one's current version and the new line's number
+0 for parent. It serves nothing until it was judged on the new target (:meth:`VersionLedger.settle_heir`). What it
+learned from is found through it when requests are forgotten (:mod:`storage.versions.lineage`).
+
+    kind       is inherited
+    full       always: it stands alone
+    lora       where both lines have the same number 0, over which it stands
+    others     never: they read the earlier target's hidden states
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.names import draft_of
+from storage.records import DraftVersion, VersionState
+from storage.sql.ledger import HEIR_OF
+from storage.store import Store
+from storage.versions import weights
+from storage.versions.forks import link_files
+
+
+def begin_line(store: Store, draft: str, folder: Path, target: str | None) -> DraftVersion:
+    """Enter a folder as number 0 of a draft's line for a target, as :meth:`VersionLedger.register_root` does; where an
+    ancestor's line began with the same files, they are linked and take no room."""
+    digest = weights.digest_of(folder, weights.servable_files(folder))
+    for old in store.targets.ancestors(target):
+        known = store.versions.find(draft, old)
+        root = None if known is None else store.versions.lineage(known.id)[-1]
+        if root is not None and root.digest == digest and root.deleted_at is None:
+            facts = {"forked_from": root.id, "digest": digest}
+            return store.versions.register_root(draft, store.versions.folder(root), facts, link_files, target=target)
+    return store.versions.register_root(draft, folder, target=target)
+
+
+def waiting_heir(store: Store, line: str) -> DraftVersion | None:
+    """Return the line's heir that was not judged yet; None where there is none."""
+    found = (one for one in store.versions.list(line) if HEIR_OF in one.evidence)
+    return next((one for one in found if one.state is VersionState.CANDIDATE), None)
+
+
+def offer_heir(store: Store, line: str) -> DraftVersion | None:
+    """Return the line's heir that waits for its judgement, entering it where the line has learned nothing and an
+    ancestor of its target has; None where there is nothing to inherit, or the line had an heir before.
+
+    Raises WeightsDamaged, PlaceUnreachable, StoreWriteFailed.
+    """
+    versions = store.versions.list(line)
+    if not versions or len(versions) > 1 or (origin := _origin(store, versions[0])) is None:
+        return waiting_heir(store, line)
+    source = store.versions.folder(origin)
+    facts = {HEIR_OF: origin.id, "digest": origin.digest}
+    return store.versions.stage(
+        line, versions[0].id, origin.kind, lambda aside: link_files(source, weights.weight_files(source), aside),
+        provenance=facts,
+    )  # fmt: skip
+
+
+def _origin(store: Store, root: DraftVersion) -> DraftVersion | None:
+    """Return the current version of the nearest ancestor's line that has learned, if it can be inherited."""
+    for target in store.targets.ancestors(store.versions.target_of(root.draft)):
+        current = store.versions.find(draft_of(root.draft), target)
+        if current is None or current.number == 0 or store.versions.target_of(current.draft) != target:
+            continue
+        same_base = store.versions.lineage(current.id)[-1].digest == root.digest
+        inherited = current.kind == "full" or (current.kind == "lora" and same_base)
+        return current if inherited and root.kind == "full" else None
+    return None
