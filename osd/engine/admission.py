@@ -63,6 +63,11 @@ class AdmissionQueue:
         row.processors = self.processors.of(row)
         self.waiting.append(row)
 
+    def resume(self, row: SequenceState) -> None:
+        """Queue a sequence of another engine, with the draft that it had."""
+        self._want(row.decision.draft)
+        self.waiting.append(row)
+
     def asks_surprise(self, row: SequenceState) -> bool:
         """Return whether :meth:`decide` wants the mean −ln p of the prompt's end under the target; an encoder says
         none."""

@@ -123,6 +123,11 @@ class Engine:
         return bool(self.rows or self.prefill_queue.rows or self._ended)
 
     @property
+    def sequences(self) -> list[SequenceState]:
+        """The sequences that are here, in whatever state."""
+        return [*self.rows, *self.prefill_queue.rows]
+
+    @property
     def room(self) -> int:
         """Requests that may come without having to wait."""
         return self.settings.serve.max_batch - len(self.rows) - len(self.prefill_queue.rows)
@@ -155,6 +160,23 @@ class Engine:
             self.prefill_queue.drop(row, len(self.rows))
         self._end(row, "cancelled")
         return True
+
+    @torch.inference_mode()
+    def hand_over(self) -> list[SequenceState]:
+        """Let go of all sequences as they are, for another engine to :meth:`take_over`."""
+        rows = self.sequences
+        while self.rows:
+            self._leave(len(self.rows) - 1)
+        for row in self.prefill_queue.rows:
+            self.prefill_queue.drop(row, 0)
+        return rows
+
+    def take_over(self, rows: Iterable[SequenceState]) -> None:
+        """Go on with sequences of another engine: all that they have is read again, and a gamma rule begins anew."""
+        for row in rows:
+            row.drafter_seen, row.controller = 0, None
+            row.prompt_scores = row.prompt_scores if row.rounds else None
+            self.admission.resume(row)
 
     def run(self, requests: Iterable[Request]) -> Iterator[Completion]:
         """Serve requests, at most ``max_batch`` at a time, pulling them as there is room; yield completions."""
@@ -200,7 +222,7 @@ class Engine:
         joined = len(self.rows)
         for row in self.prefill_queue.admit(self.rows):
             self._guard.join(row, row.decision.draft)
-            if not row.rounds:  # else it goes on after it was set aside
+            if not row.rounds or row.controller is None:  # else it goes on after it was set aside
                 row.begin(self._controller(row), self.lossy.mode if self.lossy else "")
                 self.stats.stood_in += row.loaded.draft != row.decision.draft
             self.rows.append(row)
@@ -283,4 +305,4 @@ class Engine:
         self.draft_manager.renew_heads()
 
     def _find(self, request_id: str) -> SequenceState | None:
-        return next((row for row in [*self.rows, *self.prefill_queue.rows] if row.request.id == request_id), None)
+        return next((row for row in self.sequences if row.request.id == request_id), None)

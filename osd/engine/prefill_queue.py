@@ -108,12 +108,12 @@ class PrefillState:
     @property
     def top(self) -> int | None:
         """How many of the likeliest tokens the prompt's log-probabilities name; None where none are wanted."""
-        return None if self.decoded else self.row.request.prompt_logprobs
+        return None if self.row.rounds else self.row.request.prompt_logprobs
 
     @property
     def left(self) -> int:
-        """Tokens still to prefill: all but the prompt's last, which is fed with the first round."""
-        return 0 if self.decoded else self.row.prompt_len - 1 - self.read
+        """Tokens still to prefill: all but the last, which is fed with the next round."""
+        return 0 if self.decoded else self.row.length - 1 - self.read
 
 
 class PrefillQueue:
@@ -139,7 +139,7 @@ class PrefillQueue:
         self._resume(decoding)
         while self.admission.waiting and first + len(self.readers) < self._places and self._take_blocks(decoding):
             row = self.admission.waiting.popleft()
-            self.readers.append(PrefillState(row, self.admission.asks_surprise(row)))
+            self.readers.append(PrefillState(row, not row.rounds and self.admission.asks_surprise(row)))
             recalls = self.prefixes is not None and row.request.prompt_logprobs is None
             self.stats.prefix_queried += row.prompt_len - 1 if recalls else 0
         return self._step(first) if self.readers else []
@@ -172,7 +172,7 @@ class PrefillQueue:
         wait for theirs."""
         rows = [*decoding, *(reader.row for reader in self.readers), self.admission.waiting[0]]
         waits = any(reader.waits for reader in self.readers)
-        granted = not waits and self.blocks.allocate_slots(len(rows) - 1, rows, rows[-1].prompt_len)
+        granted = not waits and self.blocks.allocate_slots(len(rows) - 1, rows, rows[-1].length)
         self.stats.waited_for_memory += not granted
         return granted
 

@@ -93,6 +93,12 @@ class ServerStopped(ApiError):
     status, type, code = 503, SERVER, "stopped"
 
 
+class TargetMoved(ApiError):
+    """The target was exchanged while this request ran (POST /admin/target with requests = abort); ask again."""
+
+    status, type, code = 503, SERVER, "target_moved"
+
+
 class EngineFailed(ApiError):
     """Decoding failed; the server's log says why."""
 

@@ -151,11 +151,10 @@ def serve_pair(names: PairNames, settings: Settings, store: Store, ring: KeyRing
     act("server")
     store.db.close()  # what is open must not be carried through a fork; the next question opens it anew
     api = fork(names.target, settings, lambda: again(settings, ring), place.ports.accepting)
-    pair = names.load(settings.serve, once=True)
-    from osd.engine.session import serving
+    from osd.engine.moving_target import MovingTarget
 
-    with serving(pair, settings, store) as engine:
-        return run(engine, store, ring, api, place)
+    with MovingTarget(names.load(settings.serve, once=True), settings, store) as session:  # nobody else holds the pair
+        return run(session, store, ring, api, place)
 
 
 def serve_several(names: PairNames, settings: Settings, ring: KeyRing, place: Place) -> int:

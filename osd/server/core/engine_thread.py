@@ -18,14 +18,15 @@ from typing import Any
 import torch
 
 from osd.engine.engine import Engine
-from osd.kernels.host import wake_promptly
+from osd.kernels.host import let_go, wake_promptly
 from osd.logits import RaggedLogits, score
 from osd.sequence import RequestOutput, SequenceState
 from osd.server.core.grammars import GrammarQueue
 from osd.server.core.ipc import Endpoint
 from osd.server.core.messages import EngineJob, api_error, engine_job
 from osd.server.core.queues import FairQueue, Outbox
-from osd.server.errors import ApiError, Busy, Draining, ServerStopped, as_api_error
+from osd.server.core.target_move import TargetMove
+from osd.server.errors import ApiError, Busy, Draining, ServerStopped, TargetMoved, as_api_error
 from osd.verification.result import VerifyResult
 from storage.errors import OsdError
 
@@ -50,7 +51,7 @@ class EngineThread:
         """Called on the event loop when decoding breaks."""
         self._loop, self._endpoint = asyncio.get_running_loop(), Endpoint(end)
         self._waiting: FairQueue[EngineJob] = FairQueue(queue)
-        self._compiling = GrammarQueue(engine.admission.grammars.prepare)
+        self._compiling = GrammarQueue(lambda grammar: self.engine.admission.grammars.prepare(grammar))
         self._jobs: dict[str, EngineJob] = {}
         """Those that wait, and those in the engine."""
         self._outbox = Outbox()
@@ -58,11 +59,22 @@ class EngineThread:
         self._thread = threading.Thread(target=self._work, name="osd-decode", daemon=True)
         self._cores = torch.get_num_threads()
         self._handlers: dict[str, Callable[..., None]] = {"submit": self._submit, "end": self._end}
-        engine.listeners.append(self._listen)
+        self._move: TargetMove | None = None
+        self._followers: list[Callable[[Engine], object]] = []
+        self.follow(lambda engine: engine.listeners.append(self._listen))
 
     def start(self) -> None:
         """Begin to decode."""
         self._thread.start()
+
+    def follow(self, follower: Callable[[Engine], object]) -> None:
+        """Call ``follower`` with the engine, now and whenever it is exchanged."""
+        self._followers.append(follower)
+        follower(self.engine)
+
+    def move(self, move: TargetMove) -> None:
+        """Exchange the engine as soon as it may be; nothing is admitted until then."""
+        self._move = move
 
     @property
     def waiting(self) -> int:
@@ -98,6 +110,7 @@ class EngineThread:
         try:
             while not self._closing:
                 self._hear()
+                self._exchange()
                 self._begin()
                 self._step()
                 self._tell()
@@ -168,9 +181,41 @@ class EngineThread:
             job.why = why
             self.engine.cancel(job.request.id)
 
+    def _exchange(self) -> None:
+        """Exchange the engine where that was asked for, once it is idle."""
+        if (move := self._move) is None:
+            return
+        kept: list[SequenceState] = []
+        if move.requests == "keep":
+            kept = self.engine.hand_over()
+        elif move.requests == "abort" and not move.begun:
+            for row in self.engine.sequences:
+                self._stop(self._jobs[row.request.id], TargetMoved())
+        move.begun = True
+        if not self.engine.busy:
+            self._move = None
+            self._begin_engine(move, kept)
+        elif kept:
+            self.engine.take_over(kept)
+
+    def _begin_engine(self, move: TargetMove, kept: Sequence[SequenceState]) -> None:
+        error: Exception | None = None
+        try:
+            self.engine = move.begin()
+        except Exception as failed:  # whatever it is, who asked for the exchange hears of it
+            self.engine, error = move.instead(), failed
+        for follower in self._followers:
+            follower(self.engine)
+        self.engine.take_over(kept)
+        let_go()
+        if error is None:
+            move.done.set_result(self.engine)
+        else:
+            move.done.set_exception(error)
+
     def _begin(self) -> None:
         """Move requests from the queue into the engine, as far as there is room."""
-        for _ in range(self.engine.room):
+        for _ in range(0 if self._move else self.engine.room):
             if not (job := self._waiting.take()):
                 return
             try:

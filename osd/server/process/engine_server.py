@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
 from osd.engine.engine import Engine
+from osd.engine.moving_target import MovingTarget
 from osd.kernels.host import leave_alone
 from osd.models.kv_blocks import BLOCK
 from osd.server.admin.inside import Inside
 from osd.server.admin.snapshots import AdminHost, may_inspect
+from osd.server.admin.target import TargetMover, moves
 from osd.server.core.engine_thread import EngineThread
 from osd.server.http.chat import read_template
 from osd.server.http.keys import KeyRing
@@ -42,6 +44,10 @@ class EngineCollector(GroupCollector):
     def __init__(self, engine: Engine, model_name: str = "osd") -> None:
         """Collect from an engine; ``model_name`` is the label that vLLM's metrics carry."""
         self.engine, self.model_name = engine, model_name
+
+    def follow(self, engine: Engine) -> None:
+        """Collect from another engine from now on."""
+        self.engine = engine
 
     def fill(self, families: FamilySet) -> None:
         """Add the engine's numbers; without a recorder its four are 0."""
@@ -76,11 +82,21 @@ class EngineHost(AdminHost):
     """The state behind the admin port's routes, in the engine process."""
 
     engine: Engine
+    mover: TargetMover | None = None
+    """Exchanges the target; None where it stays."""
+    named: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.named = self.settings.server.model or PurePath(self.engine.pair.target.name).name
 
     @property
     def model(self) -> str:
-        """The name that clients ask for."""
-        return self.settings.server.model or PurePath(self.engine.pair.target.name).name
+        """The name that clients ask for; it stays when the target moves."""
+        return self.named
+
+    def follow(self, engine: Engine) -> None:
+        """Speak of another engine from now on."""
+        self.engine = engine
 
     def inside(self) -> Inside:
         """Return the view of the requests that the engine finishes from now on."""
@@ -115,14 +131,24 @@ def facts_of(host: EngineHost) -> Facts:
 class EngineBackend(Backend):
     """The engine of a server, in this process, and the API server process that answers HTTP for it."""
 
+    admin_routes = (moves,)
+
     def __init__(self, host: EngineHost, thread: EngineThread, api: ApiServer) -> None:
         engine = host.engine
         assert engine.recorder is not None
-        collector, drafts = EngineCollector(engine, host.model), EngineDrafts(engine)
-        super().__init__(engine.recorder.worker, collector, host.inside(), drafts)
+        collector, drafts, inside = EngineCollector(engine, host.model), EngineDrafts(engine), host.inside()
+        super().__init__(engine.recorder.worker, collector, inside, drafts)
+        self._look = inside.rounds
+        for follower in (host.follow, collector.follow, drafts.follow, self._show):
+            thread.follow(follower)
         self.host, self.thread = host, thread
         self._model, self._api, self._listening = facts_of(host), api, asyncio.Event()
         self._link = ControlLink(api.end)
+
+    def _show(self, engine: Engine) -> None:
+        """Let the page show what an engine decodes."""
+        if self._look not in engine.listeners:
+            engine.listeners.append(self._look)
 
     @property
     def listens(self) -> bool:
@@ -186,12 +212,14 @@ class EngineBackend(Backend):
         self._api.reap()
 
 
-def serve(engine: Engine, store: Store, ring: KeyRing, api: ApiServer, place: Place) -> int:
+def serve(session: MovingTarget, store: Store, ring: KeyRing, api: ApiServer, place: Place) -> int:
     """Serve until a signal; return the exit status. Raises BadSetting and PairError before it listens."""
 
     async def run() -> int:
-        thread = EngineThread(engine, engine.settings.server.queue, api.jobs)
-        host = EngineHost(engine.settings, store, ring, Meters(), place.peers, thread, engine)
+        settings = session.engine.settings
+        thread = EngineThread(session.engine, settings.server.queue, api.jobs)
+        mover = TargetMover(session, thread.move, lambda: thread.alive, alone=place.peers is None)
+        host = EngineHost(settings, store, ring, Meters(), place.peers, thread, session.engine, mover)
         server = Server(host, EngineBackend(host, thread, api), place)
         thread.failed = server.fail
         return await server.serve()

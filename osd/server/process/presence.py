@@ -31,6 +31,10 @@ class EngineDrafts:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    def follow(self, engine: Engine) -> None:
+        """Speak of another engine from now on."""
+        self._engine = engine
+
     def held(self) -> Mapping[str, Mapping[str, str]]:
         """Return the version and digest of each draft, by the draft's name; the digest is that of the files it was read
         from."""
