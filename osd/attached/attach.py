@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from osd.attached.base import PROXIED, SGLANG, ServingEngine
+from osd.attached.base import PROXIED, SGLANG, EngineFacts, ServingEngine
 from osd.attached.vllm.engine import VllmEngine
 from storage.access.engines import AttachedEngine
 from storage.errors import OsdError
 from storage.files.cipher import read_secret
 from storage.settings import Settings
 from storage.store import Store
+from storage.versions.heirs import begin_line
 
 if TYPE_CHECKING:
     from osd.attached.follower import EngineFollower
@@ -78,6 +79,7 @@ class Attachment:
         try:
             client = self._connect(self.settings, engine.url, engine.facts)
             facts = client.probe()
+            self._open_line(engine, facts)
             self.store.engines.note(engine.name, asdict(facts))
             self.followers[engine.name] = EngineFollower(self.store, self.settings, client, engine, facts)
             self.troubles.pop(engine.name, None)
@@ -86,6 +88,27 @@ class Attachment:
             if self.troubles.get(engine.name) != str(error):
                 log.warning("%s", error, extra={"action": "engine_not_attached"})
             self.troubles[engine.name] = str(error)
+
+    def _open_line(self, engine: AttachedEngine, facts: EngineFacts) -> None:
+        """Begin the draft's line for a target that succeeds the one that the engine served before, from the number 0
+        that it had: its weights were replaced in place, or it was started again with another folder and
+        attach.successors takes that. Raises BadInput for a folder that is no successor."""
+        old, targets, follows = engine.facts.get("digest"), self.store.targets, self.settings.attach.successors
+        in_place = facts.files is not None and engine.facts.get("files") == facts.files
+        if follows and facts.digest == facts.files:
+            from osd.models.vocabulary import folder_facts
+
+            targets.arrive(facts.digest, facts.target, folder_facts(facts.target))
+        if old in (None, facts.digest) or not (in_place or follows):
+            return
+        log.warning("%s serves another target now", engine.name, extra={"action": "target_moved"})
+        targets.arrive(facts.digest, facts.target)
+        if facts.digest not in targets.ancestors(old):  # else it is back, and its line goes on
+            targets.succeed(old, facts.digest, in_place=in_place)
+        known = self.store.versions.find(engine.draft, old)
+        if known is not None and self.store.versions.find(engine.draft, facts.digest) is None:
+            root = self.store.versions.lineage(known.id)[-1]
+            begin_line(self.store, engine.draft, self.store.versions.folder(root), facts.digest)
 
     def _work(self) -> None:
         while not self._closing.wait(self.settings.attach.poll_seconds):

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,6 +53,8 @@ class RankVersion:
     """Digest of its draft's weights; None where it has no draft."""
     folder: str | None = None
     """The folder that they were read from; None where it does not say."""
+    target: str | None = None
+    """State of the target's weights; None where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,16 @@ class EngineFacts:
     """Answers ``taken``, ``sent``, ``spooled``, ``dropped``, ``skipped``, ``failed`` since it was started."""
     plugin: str | None = None
     """Version of osd's plugin; None where it has none."""
+    files: str | None = None
+    """Digest of the target that it was started with, where its weights may be replaced in place."""
+    first_state: str | None = None
+    """State of the target's weights at its start, likewise."""
+
+    def target_of(self, state: str | None) -> str:
+        """Return the digest of the target in a state of its weights: that of its files, until they were replaced."""
+        if self.files is None or state in (None, self.first_state):
+            return self.files or self.digest
+        return sha256(f"{self.files} {state}".encode()).hexdigest()
 
     @property
     def speculates(self) -> bool:

@@ -56,7 +56,7 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         self.away = False
         """Whether the engine was not reached at the last look."""
         self.changed = False
-        """Whether it was started again with speculation, where it had none, or without."""
+        """Whether it was started again with speculation, where it had none, or without; or its target is another."""
         self._every = settings.attach.poll_seconds
         self._gone_seconds = settings.fleet.gone_seconds
         self._digests: dict[str, str] = {}
@@ -122,9 +122,12 @@ class EngineFollower(CanaryFollower[DraftVersion]):
     def _poll(self) -> None:
         try:
             ranks = self.client.served()
-            self.changed = self.facts.speculates != any(rank.sha256 for rank in ranks)
+            moved = any(rank.target and self._is_other(rank.target) for rank in ranks)
+            self.changed = moved or self.facts.speculates != any(rank.sha256 for rank in ranks)
             self._notice_restart(ranks)
             self.away = False
+            if moved:
+                return
             self._ask_facts()
             super()._poll()
         except EngineError as error:
@@ -160,6 +163,11 @@ class EngineFollower(CanaryFollower[DraftVersion]):
             )
             del self.serving[self.line]
             self._refused.discard(serving.id)
+
+    def _is_other(self, state: str) -> bool:
+        """Return whether the target in this state of its weights is another than the one that is followed, or may be:
+        the first look at it was later than the probe."""
+        return self.facts.first_state is None or self.facts.target_of(state) != self.facts.digest
 
     def _ask_facts(self) -> None:
         """Note now and then what drafting gains, and what became of answers."""

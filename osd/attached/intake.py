@@ -40,6 +40,7 @@ class IntakeCounters:
         self.batches = self._counter("batches", "Batches of answers taken.")
         self.answers = self._counter("answers", "Answers taken.")
         self.unknown = self._counter("unknown_answers", "Answers left: no version of the draft is what drafted them.")
+        self.spanning = self._counter("spanning_answers", "Answers not learned from: the target's weights changed.")
         self.positions = self._counter("positions", "Positions kept for learning.")
         self.refused = self._counter("refused_tokens", "Refused tokens that are known.")
         self.bad = self._counter("bad_answers", "Answers left: what came is no answer.")
@@ -89,14 +90,17 @@ class Intake:
         known = [
             (answer, origin) for answer in batch.answers if (origin := self._origin(answer, follower, tenants, routes))
         ]
-        samples = [one for answer, origin in known for one in self._samples(answer, origin)]
+        stamps = follower.facts.first_state is not None
+        taught = [one for one in known if one[0].of_one_target(stamps)]
+        samples = [one for answer, origin in taught for one in self._samples(answer, origin)]
         if kept := self._redactor(samples):
             self._store.samples.add(kept)
         new = self._store.outcomes.add([outcome_of(*one) for one in known], batch.engine, batch.batch, batch.done)
         if new or not known:
             self._count(batch, len(known))
+            self.counts.spanning.labels(batch.engine).inc(len(known) - len(taught))
             self._count_positions(batch.engine, kept)
-            self._read_later(batch.engine, known)
+            self._read_later(batch.engine, taught)
 
     def _read_later(self, engine: str, known: Sequence[tuple[HarvestedAnswer, HarvestedFrom]]) -> None:
         """Leave to the target what the engine gave no distributions of, where they are needed."""
@@ -139,12 +143,13 @@ class Intake:
     ) -> HarvestedFrom | None:
         """Return where an answer came from; None where no version of the draft is what drafted."""
         after = follower.version_of(answer.version_after)
-        if after is None:
+        if after is None or (answer.target is not None and follower.facts.first_state is None):
             return None
         route = answer.route if answer.route in routes else (routes or [DEFAULT_ROUTE])[0]
         tenant = tenants.get(answer.key or "") or answer.tenant or DEFAULT_TENANT
         whole = answer.version == answer.version_after
-        return HarvestedFrom(route, tenant, after.id, whole, follower.facts.greedy_drafts, follower.facts.digest)
+        target = follower.facts.target_of(answer.target) if answer.target else follower.facts.digest
+        return HarvestedFrom(route, tenant, after.id, whole, follower.facts.greedy_drafts, target)
 
     def _tenants(self) -> dict[str, str]:
         return {key.hash: key.tenant for key in self._store.keys.list()}

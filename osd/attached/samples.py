@@ -65,6 +65,10 @@ class HarvestedAnswer(BaseModel):
     """Digest of the weights of the draft that served when the request came."""
     version_after: str | None = None
     """The same when it was answered."""
+    target: Name | None = None
+    """State of the target's weights before the request came; None where the engine does not say."""
+    target_after: Name | None = None
+    """The same once it was answered. Where it is another, nobody knows which tokens are whose."""
     temperature: Number | None = None
     key: str | None = None
     """SHA-256 of the API key that the client gave."""
@@ -80,6 +84,11 @@ class HarvestedAnswer(BaseModel):
         if any(not 0 <= a <= d for a, d in zip(self.accepted or (), self.drafted or (), strict=True)):
             raise ValueError("a step accepted more than was drafted")
         return self
+
+    def of_one_target(self, stamps: bool) -> bool:
+        """Return whether the target's weights stayed while it was answered, by an engine that ``stamps`` answers with
+        their state: else its counts are kept, and it teaches nothing."""
+        return self.target == self.target_after and (self.target is not None or not stamps)
 
 
 class HarvestBatch(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,8 @@ def wrong_with(found: Mapping[str, Any]) -> str | None:
 def _ranks(said: Sequence[Mapping[str, Any]]) -> list[RankVersion]:
     if not said:
         raise ValueError("no rank drafts")
-    return [RankVersion(*(one[name] for name in ("rank", "process", "version", "sha256", "folder"))) for one in said]
+    names = ("rank", "process", "version", "sha256", "folder")
+    return [RankVersion(*(one[name] for name in names), target=one.get("target")) for one in said]
 
 
 def _counters(text: bytes) -> dict[str, float]:
@@ -163,9 +165,10 @@ def _counters(text: bytes) -> dict[str, float]:
 def _facts(found: Mapping[str, Any]) -> EngineFacts:
     speculation, target = found["speculation"] or NO_SPECULATION, found["target"]
     live = found["live_gamma"] and speculation["num_speculative_tokens"] > 0
-    return EngineFacts(
+    facts = EngineFacts(
         found["engine"], "vllm", found["vllm"], target["name"], digest_of(target["files"]), speculation["method"],
         speculation["draft"], speculation["num_speculative_tokens"], speculation["draft_sample_method"] == "greedy",
         found["top_k"], found["max_num_seqs"], live, tuple(_ranks(found["workers"])), found["harvest"],
-        found["plugin"],
+        found["plugin"], digest_of(target["files"]), target.get("first_state"),
     )  # fmt: skip
+    return replace(facts, digest=facts.target_of(target.get("state")))

@@ -137,10 +137,12 @@ def post(url: str, data: bytes, token: str = TOKEN) -> int:
 def test_the_collector_takes_batches_once_and_refuses_what_is_none(home: Attached) -> None:
     home.attend()
     store, url, digest = home.store, home.collector.url, weights_digest(home.folders["draft"])
+    state = home.client.served()[0].target
     choice = {"tokens": [5, 6], "top_ids": [[5], [6]], "top_logprobs": [[-0.1], [-0.1]], "finish_reason": "stop"}
     answer = {
         "id": os.urandom(16).hex(), "prompt": [3, 4], "choices": [choice], "accepted": [0], "drafted": [3],
         "version": digest, "version_after": digest, "temperature": 0, "began": 1.0, "ended": 2.0,
+        "target": state, "target_after": state,
     }  # fmt: skip
 
     def packed(answers: Any = answer, **changes: Any) -> bytes:

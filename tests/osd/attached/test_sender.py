@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import socket
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -228,3 +229,50 @@ def test_a_collector_says_whether_texts_are_enough_and_an_older_one_does_not(mak
     collector.says = {"sha256": None, "texts_alone": False}
     sender.ask_collector()
     assert sender.depth() == sender.k
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_answer_is_stamped_alike_only_if_the_target_stayed(
+    make: Make,
+    collector: Collector,
+    seed: int,
+) -> None:
+    """Updates, looks and answers in any order, and a look takes a while."""
+    chance, sender, now, weights = random.Random(seed), make(collector.port), 1.0, 0
+    changes, answers = [0.0], dict[int, tuple[float, float]]()
+    for number in range(200):
+        now += chance.random()
+        deed = chance.choice(["update", "look", "look", "answer", "answer"])
+        if deed == "update":
+            weights += 1
+            changes.append(now)
+        elif deed == "look":
+            asked, now = now, now + chance.random()
+            sender.saw_target(f"state-{weights}", asked)
+        else:
+            target, began, now = sender.target, now, now + 2 * chance.random()
+            if chance.random() < 0.3:
+                weights += 1
+                changes.append((began + now) / 2)
+            answers[number] = began, now
+            sender.put({"n": number, "choices": [], "target": target, "ended": now})
+    sender.saw_target(f"state-{weights}", now)
+    until(lambda: len(collector.answers()) == len(answers))
+    for answer in (answer for batch in collector.batches for answer in batch["answers"]):
+        began, ended = answers[answer["n"]]
+        if answer["target"] is not None and answer["target"] == answer.get("target_after"):
+            wrote = sum(at <= began for at in changes) - 1
+            assert not any(began < at < ended for at in changes), "it spans two"
+            assert answer["target"] == f"state-{wrote}", "it has the name of other weights"
+
+
+def test_blocks_of_the_prefix_cache_are_the_target_s_too(
+    make: Make,
+    collector: Collector,
+) -> None:
+    sender = make(collector.port)
+    assert sender.salt(None) is None and sender.salt("draft") == "draft"
+    sender.saw_target("one", 1.0)
+    assert sender.salt("draft") == "draft"
+    sender.saw_target("two", 2.0)
+    assert sender.salt("draft") not in (None, "draft")

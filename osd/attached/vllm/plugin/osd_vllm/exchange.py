@@ -74,8 +74,9 @@ class Exchange:
     def body_for_vllm(self, k: int, version: str | None) -> bytes:
         """Return the body that vLLM is sent: with token ids, the ``k`` likeliest tokens, and a stream's usage chunk.
 
-        ``version``: digest of the draft that serves. It becomes part of the prefix cache's salt: cached blocks hold the
-        draft's keys and values too, and those of another version would draft worse, and not what that version drafts.
+        ``version``: digest of the draft that serves, and of a target that was replaced (:class:`.sender.Sender`). It
+        becomes part of the prefix cache's salt: cached blocks hold the draft's keys and values too, and those of
+        another version would draft worse, and not what that version drafts.
         """
         body = {**self.asked, "return_token_ids": True}
         salt = self.asked.get("cache_salt")

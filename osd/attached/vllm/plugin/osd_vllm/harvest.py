@@ -79,7 +79,8 @@ class HarvestMiddleware:
             if exchange is None:
                 return None
             facts = self._facts(scope)
-            return exchange.body_for_vllm(depth, facts["version"]), _Answer(exchange, send, self.sender, facts)
+            asked = exchange.body_for_vllm(depth, self.sender.salt(facts["version"]))
+            return asked, _Answer(exchange, send, self.sender, facts)
         except Exception as error:
             self.sender.failed(error)
             return None
@@ -94,6 +95,7 @@ class HarvestMiddleware:
             "tenant": headers.get(self.sender.tenant_header) if self.sender.tenant_header else None,
             "route": headers.get("x-osd-route"),
             "version": self.sender.serving,
+            "target": self.sender.target,
             "began": time.time(),
         }
 

@@ -6,11 +6,13 @@ They are under /v1, which ``--api-key`` guards, and want a token of their own be
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import json
 import logging
 import os
 import socket
+import time
 from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +29,8 @@ from .sender import sender
 from .weights import target_digests
 
 Facts = dict[str, Any]
+LOOK = 0.5
+"""Seconds between two looks at the target's weights."""
 log, started = logging.getLogger("osd.vllm"), logging.getLogger("vllm.osd")  # vLLM shows information of its own alone
 
 
@@ -86,7 +90,7 @@ class OsdRoutes:
 
 async def _watch(engine: Any) -> None:
     """Keep what the sender knows fresh."""
-    await asyncio.gather(_follow_version(engine), _heed_collector())
+    await asyncio.gather(_follow_version(engine), _follow_target(engine), _heed_collector())
 
 
 async def _follow_version(engine: Any) -> None:
@@ -98,6 +102,21 @@ async def _follow_version(engine: Any) -> None:
             sender().serving = None
             log.warning("the workers do not say what drafts: %s", error)
         await asyncio.sleep(2.0)
+
+
+async def _follow_target(engine: Any) -> None:
+    """Keep what the sender knows of the target's weights fresh: whoever trains it may replace them in place."""
+    while True:
+        await _look_at_target(engine)
+        await asyncio.sleep(LOOK)
+
+
+async def _look_at_target(engine: Any) -> None:
+    asked, state = time.time(), None
+    with suppress(Exception):  # _follow_version says why the workers say nothing
+        found = sorted(str(worker["state"]) for worker in await _ask_each(engine, "osd_target_state"))
+        state = hashlib.sha256(" ".join(found).encode()).hexdigest()
+    sender().saw_target(state, asked)
 
 
 async def _heed_collector() -> None:
@@ -152,11 +171,14 @@ async def info(http: Request) -> Facts:
     """Say what this vLLM is, which target it serves, and what drafts."""
     state = http.app.state
     args, config = state.osd_args, state.osd_engine.vllm_config
+    if sender().first_target is None:
+        await _look_at_target(state.osd_engine)
     speculative = config.speculative_config
     draft = getattr(speculative, "model", None)
     return {
         "engine": sender().engine, "plugin": __version__, "vllm": _vllm_version(), "process": os.getpid(),
-        "target": {"name": absolute(args.model), "revision": args.revision, "files": await state.osd_target},
+        "target": {"name": absolute(args.model), "revision": args.revision, "files": await state.osd_target,
+                   "state": sender().target, "first_state": sender().first_target},
         "speculation": None if speculative is None else {
             "method": speculative.method, "draft": draft and absolute(draft),
             "num_speculative_tokens": speculative.num_speculative_tokens,
@@ -176,7 +198,8 @@ async def info(http: Request) -> Facts:
 async def served(http: Request) -> list[Facts]:
     """Say which version each rank drafts with: version, digest, process."""
     workers = await _workers(http.app.state.osd_engine)
-    return [{name: worker[name] for name in ("rank", "process", "version", "sha256", "folder")} for worker in workers]
+    names = ("rank", "process", "version", "sha256", "folder")
+    return [{**{name: worker[name] for name in names}, "target": sender().target} for worker in workers]
 
 
 @routes.post("/publish")
@@ -198,7 +221,7 @@ async def publish(http: Request, body: PublishBody) -> Facts:
         if path := options().gamma:
             write_whole(draft_file(path), body.version)
         await _served(engine)
-    return {"workers": loaded}
+    return {"workers": [{**worker, "target": sender().target} for worker in loaded]}
 
 
 @routes.put("/gamma")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import gzip
+import hashlib
 import json
 import logging
 import os
@@ -64,6 +65,12 @@ class Sender:
         """Digest of the draft that serves; None until somebody has asked the workers, and where ranks differ."""
         self.texts_alone = False
         """Whether the collector learns from texts alone: no likeliest tokens are asked for, and every text is whole."""
+        self.target: str | None = None
+        """State of the target's weights at the last look; None where nobody looks, or the workers did not say."""
+        self.first_target: str | None = None
+        """That at the first look."""
+        self._unproven: list[Json] = []
+        """Records that ended after the last look at the target."""
         self._queue: queue.Queue[Json] = queue.Queue(options.queue)
         self._spool = Spool(options.spool, options.spool_mb << 20) if options.spool else None
         self._context = ssl.create_default_context()
@@ -79,7 +86,9 @@ class Sender:
         """Send or spool what waits, and end. PATIENCE + AGAIN seconds are the most that this may take: what a collector
         takes without an answer is spooled, too."""
         atexit.unregister(self.close)
-        self._closing = True
+        for record in self._unproven:  # nobody knows any more whether the target stayed: it says no second state
+            self._put(record)
+        self._unproven, self._closing = [], True
         self._thread.join(PATIENCE + AGAIN)
 
     def depth(self) -> int:
@@ -93,8 +102,30 @@ class Sender:
         self._left, self._filled = min(float(most), self._left + most * (now - self._filled)), now
         return self.k if self._left > 0 else 0
 
+    def salt(self, version: str | None) -> str | None:
+        """Return what tells blocks of the prefix cache apart: the draft, and the target where it was replaced."""
+        if self.target in (None, self.first_target):
+            return version
+        return hashlib.sha256(f"{version} {self.target}".encode()).hexdigest()
+
+    def saw_target(self, state: str | None, asked: float) -> None:
+        """Note the state of the target's weights, asked for at ``asked`` (Unix seconds), and let go of the records that
+        had ended by then: they say the states before their beginning and after their end."""
+        self.target, self.first_target = state, self.first_target or state
+        proven = [record for record in self._unproven if record["ended"] <= asked]
+        self._unproven = [record for record in self._unproven if record["ended"] > asked]
+        for record in proven:
+            self._put({**record, "target_after": state})
+
     def put(self, record: Json) -> None:
-        """Take a record, or drop it where too many wait."""
+        """Take a record, or drop it where too many wait. One that names a state of the target waits for the next look
+        at it."""
+        if record.get("target") is not None and not self._closing and len(self._unproven) < self.options.queue:
+            self._unproven.append(record)
+        else:
+            self._put(record)
+
+    def _put(self, record: Json) -> None:
         harvested = sum(len(choice["top_ids"]) for choice in record["choices"])
         self._left -= harvested
         self.counts["counted"] += not (harvested or self.texts_alone)

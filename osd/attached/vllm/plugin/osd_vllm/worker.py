@@ -6,7 +6,10 @@ folder on every rank, ``osd_draft_load`` loads what was checked.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
+from collections import Counter
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,44 @@ def let_drafts_rest() -> None:
 
 
 let_drafts_rest()
+SAMPLED = 64
+"""Numbers of a parameter that are looked at, about."""
+CHANGES: Counter[str] = Counter()
+"""How often this process was told to change the target's weights, by method."""
+
+
+def count_changes() -> None:
+    """Have vLLM's runner and worker count the calls that replace the target's weights: a state has a name of its own
+    after each, even where the numbers that are looked at are the same, or vLLM has packed them away."""
+    try:
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+        from vllm.v1.worker.gpu_worker import Worker
+    except ImportError:
+        return
+    for owner, names in ((GPUModelRunner, ("reload_weights",)), (Worker, ("finish_weight_update", "wake_up"))):
+        for name in names:
+            if hasattr(owner, name):
+                setattr(owner, name, _counted(name, getattr(owner, name)))
+
+
+def _counted(name: str, method: Any) -> Any:
+    @wraps(method)
+    def counted(*args: Any, **named: Any) -> Any:
+        CHANGES[name] += 1  # before: what fails half-way has changed something, too
+        return method(*args, **named)
+
+    return counted
+
+
+count_changes()
+
+
+def weights_state(model: torch.nn.Module) -> str:
+    """Return a name of a model's weights as they are in memory: the SHA-256 of some numbers of each parameter. Training
+    changes all of them a little, so that any change shows, whoever made it."""
+    picked = [one.detach().reshape(-1) for _, one in sorted(model.named_parameters()) if one.numel()]
+    numbers = torch.cat([one[:: max(1, one.numel() // SAMPLED)].float() for one in picked]).cpu()
+    return hashlib.sha256(numbers.numpy().tobytes()).hexdigest()[:16]
 
 
 class OsdWorker:
@@ -69,6 +110,12 @@ class OsdWorker:
             "config": config.hf_config.to_dict() if model is not None else None,
             **(served or {"version": None, "sha256": None, "folder": None}),
         }  # fmt: skip
+
+    def osd_target_state(self) -> Facts:
+        """Return the state of the target's weights: how often they were replaced, and a name of what they are."""
+        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        state = f"{sum(CHANGES.values())}-{weights_state(runner.get_model())}"
+        return {"rank": self.rank, "state": state}  # type: ignore[attr-defined]
 
     def osd_draft_check(self, folder: str, sha256: str) -> Facts:
         """Read and check a folder, and hold it until ``osd_draft_load``. Returns ``refused`` with the reason, and
