@@ -14,11 +14,12 @@ import yaml
 
 from storage.errors import BadSetting, VocabularyMismatch
 from storage.settings import Settings, load_settings
-from tests.architecture.test_compose import require_command
+from tests.architecture.test_compose import COMPOSE, require_command
 
 DEPLOY = Path(__file__).resolve().parents[2] / "docs" / "deploy"
 UNIT, MANIFEST = DEPLOY / "osd-trainer.service", DEPLOY / "kubernetes.yaml"
 OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all(MANIFEST.read_text()))
+PODS = [one for one in OBJECTS if "template" in one.get("spec", {})]
 KUBERNETES = ("1.30", "1.37")
 
 
@@ -62,24 +63,51 @@ def test_kubernetes_takes_the_manifest(version: str) -> None:
 
 
 def test_what_pods_are_told_is_what_osd_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, *others = OBJECTS
-    devices = []
-    for one in others:
-        (container,) = one["spec"]["template"]["spec"]["containers"]
-        require_command(container["args"])
+    config = OBJECTS[0]
+    devices = {}
+    for one in PODS:
+        container = one["spec"]["template"]["spec"]["containers"][0]
+        if "command" not in container:
+            require_command(container["args"])
         variables = {each["name"]: each["value"] for each in container.get("env", ())}
-        devices.append(settings_of(variables, config["data"]["osd.toml"], tmp_path, monkeypatch).trainer.device)
-        assert {one["metadata"]["namespace"]} == {config["metadata"]["namespace"]}
-    assert devices == ["auto", "cpu", "cuda"]
+        settings = settings_of(variables, config["data"]["osd.toml"], tmp_path, monkeypatch)
+        devices[one["metadata"]["name"]] = settings.trainer.device
+    assert {one["metadata"]["namespace"] for one in OBJECTS} == {"osd"}
+    assert (devices["osd-trainer-cpu"], devices["osd-trainer-gpu"], devices["osd-server"]) == ("cpu", "cuda", "auto")
+
+
+def test_what_the_vllm_is_told_is_what_compose_tells_it() -> None:
+    """The flags of the plugin, and the commands of what stands beside it."""
+    (pod,) = [one for one in PODS if one["metadata"]["name"] == "osd-vllm"]
+    attach, vllm = pod["spec"]["template"]["spec"]["containers"]
+    told = COMPOSE["compose.vllm.yaml"]["services"]["vllm"]
+    flags = lambda words: {word for word in words if word[:2] == "--" and "speculative-config" not in word}  # noqa: E731
+    assert flags(vllm["args"]) == flags(told["command"])
+    assert {each["name"] for each in vllm["env"]} == set(told["environment"])
+    for command in re.findall(r"osd ((?:engines add|attach)[^;]*)", attach["args"][0]):
+        require_command([word for word in command.split() if "://" not in word])
 
 
 def test_pods_select_mount_and_end_as_they_are_meant_to() -> None:
     names = {one["metadata"]["name"] for one in OBJECTS}
-    for one in OBJECTS[2:]:
+    for one in PODS[1:]:
         pod, labels = one["spec"]["template"], one["spec"]["selector"]["matchLabels"]
         assert labels == pod["metadata"]["labels"] == one["metadata"]["labels"]
-        (container,) = pod["spec"]["containers"]
         volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
-        assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
+        mounted = [mount["name"] for container in pod["spec"]["containers"] for mount in container["volumeMounts"]]
+        assert set(mounted) == set(volumes)
         assert volumes["config"]["configMap"]["name"] in names
         assert pod["spec"]["terminationGracePeriodSeconds"] >= 60
+
+
+def test_services_and_budgets_are_of_pods_that_say_whether_they_are_well() -> None:
+    labels = {one["metadata"]["name"]: one["spec"]["selector"]["matchLabels"] for one in PODS[1:]}
+    chosen = [one for one in OBJECTS if one["kind"] in ("Service", "PodDisruptionBudget")]
+    assert len(chosen) == 4
+    for one in chosen:
+        selector = one["spec"]["selector"]
+        assert selector.get("matchLabels", selector) == labels[one["metadata"]["name"]]
+    for pod in (one for one in PODS if one["metadata"]["name"] in {one["metadata"]["name"] for one in chosen}):
+        serving = pod["spec"]["template"]["spec"]["containers"][-1]
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert serving[probe]["httpGet"]["port"] == serving["ports"][0]["name"]
