@@ -44,6 +44,7 @@
     │   │   ├── SchemaTooOld
     │   │   └── SchemaTooNew
     │   ├── StoreWriteFailed
+    │   ├── HubRefused             a repository of the Hub
     │   ├── PlaceUnreachable       where samples or weights are kept, when that is no folder
     │   ├── CannotDecrypt
     │   ├── SegmentDamaged
@@ -299,6 +300,11 @@ class StoreWriteFailed(StoreError):
 
 class PlaceUnreachable(StoreError):
     """Nothing could be {what} at {url} ({reason}). The setting is {key}."""
+
+
+class HubRefused(StoreError):
+    """{repo}: {reason} Give the name of a repository (NAME/REPO), and a token where it needs one (`hf auth login`, or
+    HF_TOKEN)."""
 
 
 class CannotDecrypt(StoreError):

@@ -82,6 +82,8 @@ class NewDraft:
     """The new draft's name."""
     target: Model | None = None
     """A Hugging Face folder or hub name. Default: serve.target."""
+    source: Annotated[str, typer.Option("--from", metavar="REPO")] | None = None
+    """Fetch it from this repository of the Hub."""
     kind: Literal["small", "medusa", "eagle", "eagle3", "mtp"] = "small"
     """small: some of the target's layers with its embeddings and output layer. medusa, eagle, eagle3: random weights
     over the target's hidden states. mtp: the head in the target's checkpoint, or a random one."""
@@ -98,9 +100,11 @@ def new(here: CommandContext, wanted: NewDraft) -> None:
     A small draft's layers are evenly spaced ones of the target's, the first and the last among them. The other kinds
     read the hidden states of the target's pass, with its embeddings and output layer; where
     learn.draft_vocabulary is set they propose so many tokens. All guess badly until they have learned from traffic.
+    With --from it is what `osd drafts push` put on the Hub, or any draft for the target.
 
     Example: `osd drafts new default --kind small --target ./target`
     """
+    from osd.hotswap.hub import new_from_hub
     from osd.hotswap.new_draft import new_feature_version, new_small_draft
 
     draft, kind = wanted.draft, wanted.kind
@@ -110,14 +114,18 @@ def new(here: CommandContext, wanted: NewDraft) -> None:
         raise typer.BadParameter(f"a draft of kind {kind} has one layer; leave --layers out")
     if wanted.heads is not None and kind != "medusa":
         raise typer.BadParameter("only --kind medusa has heads to count")
+    if wanted.source and (kind != "small" or wanted.layers):
+        raise typer.BadParameter("--from fetches a draft as it is; leave --kind and --layers out")
     with here.store() as store:
-        if kind == "small":
+        if wanted.source:
+            version = new_from_hub(store, draft, target, wanted.source)
+        elif kind == "small":
             version = new_small_draft(store, draft, target, wanted.layers)
         else:
             tokens = here.settings.learn.draft_vocabulary
             version = new_feature_version(store, draft, target, kind, wanted.heads, tokens)
         made = store.versions.provenance(version)["provenance"]
-        kept = {name: made[name] for name in ("of", "layers", "kind") if name in made}
+        kept = {name: made[name] for name in ("of", "layers", "kind", "from") if name in made}
         store.trail.note("drafts new", version.id, kept)
     note(f"{version.id} {_what_it_has(made, target)}. Serve with --draft {draft}.")
     tell_who_serves(kind)
@@ -132,6 +140,8 @@ def tell_who_serves(kind: str) -> None:
 
 def _what_it_has(made: Mapping[str, Any], target: str) -> str:
     """Say what a new draft is made of."""
+    if "from" in made:
+        return f"is {made['from']} at {made['revision']}"
     if "kind" in made:
         weights = "weights of the target's own MTP head" if made["taken"] else "random weights"
         return f"has {made['parameters']:,} {weights}, and reads the hidden states of {target}"
@@ -163,6 +173,29 @@ def export(
         store.trail.note("drafts export", version, {"folder": destination.name, "adapter": adapter})
         tell_who_serves(store.versions.get(version).kind)
     say(str(destination))
+
+
+@app.command()
+def push(
+    here: CommandContext,
+    version: VersionArgument,
+    repo: Annotated[str, typer.Argument(help="A repository of the Hub: NAME/REPO.", metavar="REPO")],
+    public: Annotated[bool, "Make the repository public, where it is made."] = False,
+) -> None:
+    """Upload a version to the Hub with a model card: what it is for, learned from and brings, and how it is served.
+
+    Weights, configuration and tokenizer leave this machine, and sums by route; no text of a request does. The token is
+    that of `hf auth login` or HF_TOKEN.
+
+    Example: `osd drafts push current me/my-draft`
+    """
+    with here.store() as store:
+        version = store.versions.get(version).id
+        from osd.hotswap.hub import push as upload  # takes seconds, which a refusal need not
+
+        address = upload(store, version, repo, private=not public)
+        store.trail.note("drafts push", version, {"repo": repo, "public": public})
+    say(address)
 
 
 def version_rows(store: Store, versions: list[DraftVersion]) -> list[dict[str, Any]]:

@@ -122,3 +122,18 @@ def tenants_of(session: Session, request_ids: Sequence[str]) -> set[str]:
     for some in chunks(request_ids):
         found.update(session.scalars(select(SampleRow.tenant).where(SampleRow.request_id.in_(some)).distinct()))
     return found
+
+
+def taught_by(session: Session, run_ids: Sequence[str]) -> tuple[dict[str, tuple[int, int]], int]:
+    """Return, by route, how many requests these runs claimed or replayed and of how many tenants they are; and how many
+    of them are no longer kept, so that their routes are not known."""
+    asked: set[str] = set()
+    for claimed, replayed in session.execute(select(RunRow.request_ids, RunRow.replayed).where(RunRow.id.in_(run_ids))):
+        asked.update(claimed, replayed)
+    found: dict[str, list[str]] = defaultdict(list)
+    for ids in chunks(sorted(asked)):
+        query = select(SampleRow.route, SampleRow.tenant).where(SampleRow.request_id.in_(ids))
+        for route, tenant in session.execute(query):
+            found[route].append(tenant)
+    domains = {route: (len(of), len(set(of))) for route, of in sorted(found.items())}
+    return domains, len(asked) - sum(map(len, found.values()))

@@ -46,7 +46,7 @@ ELSEWHERE = {
     "engines pause": "tests/osd/attached/test_lengths.py", "engines resume": "tests/osd/attached/test_lengths.py",
     "use": "writes osd.toml, not the store",
     "corpus build": "test_corpus.py", "drafts export": "test_drafts.py",
-    "drafts new": "needs a target; tests/osd/cli/test_drafts.py",
+    "drafts new": "needs a target; tests/osd/cli/test_drafts.py", "drafts push": "test_drafts.py",
     "db upgrade": "tests/storage/sql/test_migrations.py", "db restore": "tests/storage/test_backup.py",
     "replay adopt": "test_replay_keep.py", "router discover": "tests/trainer/routes/test_commands.py",
     "router apply": "tests/trainer/routes/test_commands.py", "router decline": "tests/trainer/routes/test_commands.py",

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -19,6 +20,7 @@ from storage.runs import ClaimTerms
 from storage.settings import ServeSettings, Settings, load_settings
 from storage.store import open_store
 from tests.osd.cli.conftest import samples
+from tests.support.fake_hub import fake_hub
 from tests.support.families import random_family
 from tests.support.models import random_module
 from trainer.worker.schedule import describe
@@ -109,6 +111,25 @@ def test_export_copies_the_files_and_prints_the_folder(osd, filled, tmp_path: Pa
     again = osd("drafts", "export", loads, tmp_path / "plain")
     assert again.exit_code == 2
     assert "exists" in again.stderr
+
+
+def test_a_draft_goes_to_the_hub_and_comes_back(osd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    target = target_in(tmp_path / "target")
+    version = osd("drafts", "new", "code", "--target", target, "--layers", 1).stdout.strip()
+    with fake_hub() as hub:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        pushed = osd("drafts", "push", version, "me/code")
+        assert pushed.stdout.strip() == f"{hub.url}/me/code", pushed.stderr
+        back = osd("drafts", "new", "back", "--target", target, "--from", "me/code")
+        assert f"is me/code at {hub.sha('me/code')}. Serve with --draft back." in back.stderr
+        assert (
+            "leave --kind" in osd("drafts", "new", "x", "--target", target, "--from", "me/code", "--layers", 1).stderr
+        )
+        assert osd("drafts", "push", "none", "me/code").exit_code == 3
+    with open_store(load_settings(storage={"directory": tmp_path / "data"})) as store:
+        assert [line.action for line in store.trail.history(version)] == ["drafts push", "drafts new"]
 
 
 def test_a_quarantined_version_is_listed_with_its_reason(osd, filled):
