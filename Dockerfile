@@ -5,7 +5,7 @@ FROM python:3.12-slim
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /opt/osd
 
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY storage storage
 COPY router router
 COPY osd osd

