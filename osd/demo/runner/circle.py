@@ -201,9 +201,8 @@ class Steps:
 
 
 @contextmanager
-def looking_on(circle: Circle, console: Console) -> Iterator[None]:
-    """Serve the dashboard for as long as the block runs, where the plan names a port. Raises BadSetting."""
-    port = circle.plan.port
+def looking_on(engine: Engine, store: Store, port: int | None, console: Console) -> Iterator[None]:
+    """Serve the dashboard for as long as the block runs, where there is a port. Raises BadSetting."""
     if port is None:
         yield
         return
@@ -215,10 +214,10 @@ def looking_on(circle: Circle, console: Console) -> Iterator[None]:
     from osd.server.process.listen import listen, url
     from osd.server.process.server import Exposition, in_thread
 
-    settings = circle.plan.settings
-    ring = KeyRing(circle.store.keys, settings.server.keys_poll_seconds)
-    host = EngineHost(settings, circle.store, ring, Meters(), None, Steps(circle.engine), circle.engine)
-    host.measure = Exposition(host, EngineCollector(circle.engine, host.model)).whole
+    settings = engine.settings
+    ring = KeyRing(store.keys, settings.server.keys_poll_seconds)
+    host = EngineHost(settings, store, ring, Meters(), None, Steps(engine), engine)
+    host.measure = Exposition(host, EngineCollector(engine, host.model)).whole
     app = make_admin(host, Snapshots(host, host.facts), host.inside())
     with listen(HOST, port, "osd demo --port") as bound, in_thread(app, host, bound):
         console.print(f"Dashboard: {url(bound)}/dashboard", highlight=False, soft_wrap=True)

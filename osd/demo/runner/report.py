@@ -101,22 +101,27 @@ def _table(results: RunResults) -> Table:
 
 def render(results: RunResults) -> str:
     """Return the page."""
-    environment = Environment(
-        loader=PackageLoader("osd.demo.runner", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters.update(rate=number, whole=_whole, times=_times, seconds=_seconds)
-    page = environment.get_template("report.html.jinja")
-    return page.render(
-        results=results, summary=results.summary(), picture=Markup(_inline_svg(results)), definitions=DEFINITIONS
+    picture = inline_svg(draw(results))
+    return page_of(
+        "osd.demo.runner", results=results, summary=results.summary(), picture=picture, definitions=DEFINITIONS
     )
 
 
-def _inline_svg(results: RunResults) -> str:
+def page_of(package: str, **facts: Any) -> str:
+    """Return the report of a package's template."""
+    environment = Environment(
+        loader=PackageLoader(package, ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters.update(rate=number, whole=_whole, times=_times, seconds=_seconds)
+    return environment.get_template("report.html.jinja").render(**facts)
+
+
+def inline_svg(figure: Any) -> Markup:
+    """Return a picture as a part of a page."""
     out = io.StringIO()
-    draw(results).savefig(out, format="svg", metadata={"Date": None})
-    text = out.getvalue()
-    return text[text.index("<svg") :]
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    return Markup(out.getvalue()[out.getvalue().index("<svg") :])
 
 
 def _whole(value: Any) -> str:

@@ -34,6 +34,8 @@ from storage.settings import Settings
 
 TITLE = "osd demo"
 REMARK = "The target that ships with osd is tiny: it keeps the form of an answer and not its truth."
+TOKENS = 64
+"""Tokens of an answer at most, where nobody says."""
 EPOCHS = 2
 """Epochs of offline distillation."""
 
@@ -53,7 +55,7 @@ def run_demo(
     plan = StreamPlan(
         str(TARGET), str(DRAFT), demo_segments(options.requests, options.seed, options.domain or tuple(DOMAINS)), out,
         own_settings(settings, out / "data", serve=serve, drafters={"kind": options.drafter}), options.arrival,
-        options.max_tokens, port=port, stay=stay,
+        options.max_tokens or TOKENS, port=port, stay=stay,
     )  # fmt: skip
     return run(plan, TITLE, console, keep=options.keep, remark=REMARK)
 
@@ -103,7 +105,7 @@ def run(
 
 def _turn(plan: StreamPlan, title: str, console: Console, offline: bool) -> RunResults:
     trace = StreamTrace(plan.requests)
-    with turning(plan) as circle, looking_on(circle, console):
+    with turning(plan) as circle, looking_on(circle.engine, circle.store, plan.port, console):
         interrupted = _go(circle, title, console, trace, offline)
         if interrupted:
             console.print("Stopping what was started …")

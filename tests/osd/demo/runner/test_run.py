@@ -151,7 +151,18 @@ def mentioning(text: str) -> list[psutil.Process]:
 
 def test_ctrl_c_ends_everything_and_says_what_was_done(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "osd.cli.main", "demo", "--requests", "300", "--out", str(out), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "osd.cli.main",
+        "demo",
+        "--small",
+        "--requests",
+        "300",
+        "--out",
+        str(out),
+        "--json",
+    ]
     process = Process(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
