@@ -10,7 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+import huggingface_hub
+import pytest
 
 
 @dataclass
@@ -77,19 +81,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._answer(self.hub.post(self.path.split("?")[0], body))
+        self._answer(self.hub.post(self.path.split("?")[0], body) if self._is_told else None)
 
     def do_GET(self) -> None:
         self._answer(self.hub.get(self.path.split("?")[0]))
 
     do_HEAD = do_GET
 
+    @property
+    def _is_told(self) -> bool:
+        return self.hub.token is None or self.headers.get("Authorization") == f"Bearer {self.hub.token}"
+
     def _answer(self, found: Any) -> None:
-        told = self.hub.token is None or self.headers.get("Authorization") == f"Bearer {self.hub.token}"
         content = found if isinstance(found, bytes) else json.dumps(found).encode()
-        self.send_response(401 if not told else 404 if found is None else 200)
+        self.send_response(401 if not self._is_told else 404 if found is None else 200)
         self.send_header("Content-Length", str(len(content)))
-        if found is None and told:
+        if found is None and self._is_told:
             self.send_header("X-Error-Code", "RepoNotFound")
         if isinstance(found, bytes):
             repo = "/".join(self.path.strip("/").split("/")[:2])
@@ -98,6 +105,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+
+def use_hub(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let huggingface_hub ask this Hub, with a cache of its own."""
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
 @contextmanager

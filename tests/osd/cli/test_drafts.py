@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -20,7 +19,7 @@ from storage.runs import ClaimTerms
 from storage.settings import ServeSettings, Settings, load_settings
 from storage.store import open_store
 from tests.osd.cli.conftest import samples
-from tests.support.fake_hub import fake_hub
+from tests.support.fake_hub import fake_hub, use_hub
 from tests.support.families import random_family
 from tests.support.models import random_module
 from trainer.worker.schedule import describe
@@ -117,9 +116,7 @@ def test_a_draft_goes_to_the_hub_and_comes_back(osd, tmp_path: Path, monkeypatch
     target = target_in(tmp_path / "target")
     version = osd("drafts", "new", "code", "--target", target, "--layers", 1).stdout.strip()
     with fake_hub() as hub:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        use_hub(hub, tmp_path / "hub", monkeypatch)
         pushed = osd("drafts", "push", version, "me/code")
         assert pushed.stdout.strip() == f"{hub.url}/me/code", pushed.stderr
         back = osd("drafts", "new", "back", "--target", target, "--from", "me/code")

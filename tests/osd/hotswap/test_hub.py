@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pytest
 from huggingface_hub import ModelCard
 
@@ -20,7 +20,7 @@ from storage.records import DraftVersion, RunState
 from storage.runs import ClaimTerms
 from storage.store import Store
 from tests.osd.cli.conftest import outcome, samples
-from tests.support.fake_hub import FakeHub, fake_hub
+from tests.support.fake_hub import FakeHub, fake_hub, use_hub
 from tests.support.models import random_module
 
 REPO = "me/my-draft"
@@ -29,9 +29,7 @@ REPO = "me/my-draft"
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     with fake_hub() as hub:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        use_hub(hub, tmp_path / "hub", monkeypatch)
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
         hub.token = "hf_secret"
         yield hub
@@ -45,7 +43,7 @@ def target(tmp_path: Path) -> str:
 
 def learned(store: Store, root: DraftVersion, target: str) -> DraftVersion:
     """A version whose run claimed four requests, and which served six."""
-    store.samples.add([samples(i, root.id) for i in range(4)])
+    store.samples.add([replace(samples(i, root.id), target=model_digest(target)) for i in range(4)])
     run = store.runs.claim("default", "test", ClaimTerms(1, 60, 60))
     assert run is not None
     module = random_module("llama", 1, num_hidden_layers=1)
