@@ -61,7 +61,7 @@ HELP = {
     "corpus": "Build, look at and export the texts that n-gram drafts know.",
     "keys": "Make, list and revoke API keys of `osd serve`.",
     "db": "Look after the database's schema; back the whole store up, and restore it.",
-    "demo": "Watch a draft learn, with the small pair and the prompts that ship with osd.",
+    "demo": "Watch heads of random weights learn from a real model's answers, and what they gain.",
     "bench": "Measure decoding, learning while serving, and a server under load.",
 }
 """The first sentence of each subcommand's own help."""

@@ -46,7 +46,7 @@ def learned(store: Store, root: DraftVersion, target: str) -> DraftVersion:
     store.samples.add([replace(samples(i, root.id), target=model_digest(target)) for i in range(4)])
     run = store.runs.claim("default", "test", ClaimTerms(1, 60, 60))
     assert run is not None
-    module = random_module("llama", 1, num_hidden_layers=1)
+    module = random_module("llama", 1)
     child = store.versions.stage("default", root.id, "full", module.save_pretrained, run_id=run.id)
     evidence = {"before": 0.25, "after": 0.5, "difference": 0.25, "lower": 0.2, "requests": 9}
     store.versions.publish(child.id, evidence, run=run)
