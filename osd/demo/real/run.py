@@ -75,7 +75,7 @@ def run_real(
         if not options.keep:
             tidy(out / "data", out)
     steps, summary = next_steps(LEARNING, options.heads), summarise(trace, model[1])
-    if trace.turns:
+    if trace.answers:
         leave_gain(trace, summary, steps, out)
         show_gain(summary, out, console)
         console.print(f"\n{steps}", highlight=False, markup=False, soft_wrap=True)

@@ -139,7 +139,8 @@ class GainLoop:
 
     def _speak(self, tokens: list[int], accepted: bool) -> None:
         """Add what the text has grown by; a character of several tokens that is not whole waits."""
-        text = self._engine.pair.tokenizer.decode(tokens, skip_special_tokens=True)  # type: ignore[union-attr]
+        tokenizer: Any = self._engine.pair.tokenizer
+        text = str(tokenizer.decode(tokens, skip_special_tokens=True))
         said = sum(len(piece) for piece, _ in self._trace.spoken)
         if len(text) > said and not text.endswith("\ufffd"):
             self._trace.spoken.append((text[said:], accepted))
