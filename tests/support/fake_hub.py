@@ -42,7 +42,7 @@ class FakeHub:
             asked = json.loads(body)
             repo = "/".join(filter(None, [asked.get("organization"), asked["name"]]))
             self.repos.setdefault(repo, {})
-            self.private[repo] = asked.get("private", False)
+            self.private[repo] = bool(asked.get("private")) or asked.get("visibility") == "private"
             return {"url": f"{self.url}/{repo}", "name": repo, "id": "1"}
         *_, owner, name, what, _ = path.split("/")
         repo = f"{owner}/{name}"
