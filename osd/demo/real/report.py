@@ -130,5 +130,5 @@ def draw_gain(trace: RealTrace) -> Any:
         axes.set(xlim=(0, max(1.0, trace.seconds / 60, *minutes)), xlabel="minutes", ylabel=label)
         axes.grid(axis="y", color=FAINT, lw=0.6, alpha=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="lower right")
+    figure.legend(loc="outside lower center", ncols=5, frameon=False)
     return figure
