@@ -1,4 +1,4 @@
-"""Reading files of prompts: JSON lines, plain or gzipped, a ``prompt`` field in each.
+"""Reading files of prompts: JSON lines, plain or compressed, a ``prompt`` field in each.
 
 A broken line does not end the file: it comes out as a BadPromptFile that names its number, and the
 lines after it go on.
@@ -6,8 +6,11 @@ lines after it go on.
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +21,20 @@ from osd.chat_template import Chat, ChatTemplate
 from storage.errors import BadPromptFile, BadRequest
 
 T = TypeVar("T")
+
+
+def _open_zstandard(path: Path) -> IO[bytes]:
+    import pyarrow as pa
+
+    return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
+
+
+OPENERS: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _open_zstandard,
+}  # fmt: skip
+"""How compressed files are opened, by the end of their names."""
+UNREADABLE = OSError, EOFError, zlib.error, lzma.LZMAError
+"""What reading a file raises that is not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +68,19 @@ def read_lines(path: Path, read: Callable[[Path, int, bytes], T]) -> Iterator[T]
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield read(path, number, line)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BadPromptFile(path=path, reason=f"cannot be read after line {number} ({reason})") from None
+    except UNREADABLE as error:
+        raise unreadable(path, number, error) from None
+
+
+def unreadable(path: Path, number: int, error: Exception) -> BadPromptFile:
+    """Return the error for a file that cannot be read any further."""
+    reason = getattr(error, "strerror", None) or error
+    return BadPromptFile(path=path, reason=f"cannot be read after line {number} ({reason})")
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open the file's bytes, through gzip when its name ends in .gz."""
-    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+    """Open the file's bytes, uncompressed where its name ends in .gz, .bz2, .xz or .zst."""
+    return cast(IO[bytes], OPENERS[path.suffix](path)) if path.suffix in OPENERS else path.open("rb")
 
 
 def read_line(path: Path, number: int, line: bytes) -> Prompt | BadPromptFile:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,6 +22,7 @@ from storage.versions.feature_kinds import EAGLE, MEDUSA, feature_kind
 if TYPE_CHECKING:
     from osd.models.model import Model as LoadedModel
     from osd.server.http.conversations import RowReader
+    from osd.server.http.row_forms import Turns
     from storage.records import DraftVersion, RequestSamples
     from storage.replay.exports import ImportResult
     from storage.settings import Settings
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 BATCH = 64
 """Conversations that are kept at once."""
 SHOWN = 5
-"""Lines that could not be used that are named."""
+"""Lines that could not be used that are named as they come."""
+NAMED = 1000
+"""Lines that could not be used that are named in the end."""
 
 
 @dataclass(frozen=True)
@@ -38,51 +41,64 @@ class ReadingOptions:
     """Who reads conversations, and whose draft learns from them."""
 
     target: Model | None = None
-    """The target that reads JSON lines. Default: serve.target."""
+    """The target that reads conversations. Default: serve.target."""
     draft: Model | None = None
     """The draft that is to learn, where the store has none yet; Medusa, EAGLE and EAGLE-3 too. Default: serve.draft."""
     route: Name = DEFAULT_ROUTE
-    """The route that JSON lines belong to."""
+    """The route that conversations belong to."""
+    turns: Literal["last", "all"] = "last"
+    """Which of the assistant's messages in a chat are learned, each behind those before it."""
 
 
 @app.command("import")
 def import_(
     here: CommandContext,
-    file: Annotated[Path, typer.Argument(help="A file of `osd replay export`, or JSON lines.", metavar="FILE")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A file of `osd replay export`, or a file or folder of conversations.", metavar="FILE"),
+    ],
     reading: ReadingOptions,
     output: Output,
 ) -> None:
-    """Keep the requests of an exported file, under their own ids, routes and tenants, or conversations of JSON lines.
+    """Keep the requests of an exported file, under their own ids, routes and tenants, or conversations.
 
     Requests that are kept already stay as they are. An exported file that is damaged anywhere is refused whole.
 
-    A line of a `.jsonl` or `.jsonl.gz` file has a `prompt` and a `response`, or `messages` whose last one is the
-    assistant's, or the `request` and `response` of OpenAI's API, which is read as `osd serve` reads it. The target
-    reads each answer once, and what it would have said at every position is learned from: a draft can so begin with
-    what you have, before it serves. Then `osd trainer` trains it.
+    Conversations are JSON lines or a JSON list (`.jsonl`, `.json`; with `.gz`, `.bz2`, `.xz`, `.zst`), Parquet, Arrow,
+    or a folder of such files, as `datasets` saves it. A row has a `prompt` and a `response`, or `messages` with tools,
+    calls and reasoning, or ShareGPT's `conversations`, or the `request` and `response` of OpenAI's API, or token ids
+    (`prompt_token_ids` and `token_ids`, `input_ids` and `labels`). It is read as `osd serve` reads it, and what is kept
+    is what serving would have kept, the end of the turn too. The target reads each answer once, and what it would have
+    said at every position is learned from: a draft can so begin with what you have, before it serves. Then
+    `osd trainer` trains it. Rows that cannot be used are named, with `--json` each.
 
-    Example: `osd replay import answers.jsonl --target ./model --draft ./small`
+    Example: `osd replay import sharegpt.json --turns all --target ./model --draft ./small`
     """
-    if file.suffix == ".jsonl" or file.name.endswith(".jsonl.gz"):
+    from osd.server.http.row_files import TEXTS, kind_of
+    from storage.replay.exports import is_table
+
+    if file.is_dir() or kind_of(file) in TEXTS or is_table(file):
         done, left = import_conversations(here, file, reading)
     else:
         with here.store() as store:
-            done, left = store.samples.import_file(file), 0
+            done, left = store.samples.import_file(file), UsableBatches(iter(()))
             store.trail.note("replay import", file.name, asdict(done))
     known = f"; {count(done.known)} were left as they are" if done.known else ""
-    unusable = f"; {counted(left, 'line')} could not be used" if left else ""
+    unusable = f"; {counted(left.count, 'line')} could not be used{left.reasons()}" if left.count else ""
     kept = f"Kept {count(done.requests)} requests, {count(done.positions)} positions"
-    output.words(asdict(done), f"{kept}{known}{unusable}.")
+    output.words(asdict(done) | {"unusable": left.count, "unusable_lines": left.named}, f"{kept}{known}{unusable}.")
 
 
-def import_conversations(here: CommandContext, file: Path, reading: ReadingOptions) -> tuple[ImportResult, int]:
-    """Score a file's conversations and keep them; return what was kept, and the number of lines that were no use.
+def import_conversations(
+    here: CommandContext, file: Path, reading: ReadingOptions
+) -> tuple[ImportResult, UsableBatches]:
+    """Score a file's conversations and keep them; return what was kept, and who knows the lines that were no use.
 
     Every BATCH of conversations are kept at once, so that Ctrl-C loses little, and a second try reads what is left.
     Raises BadInput without a target or a draft, UnknownRoute, BadPromptFile, ModelNotLoaded, StoreError where the draft
     began with other files.
     """
-    if not file.is_file():  # before seconds of imports
+    if not file.exists():  # before seconds of imports
         raise BadPromptFile(path=file, reason="there is no such file")
     serve = here.settings.serve
     named = reading.target or serve.target
@@ -97,7 +113,7 @@ def import_conversations(here: CommandContext, file: Path, reading: ReadingOptio
         model, tokenizer = load_model(named, choose_device(serve.device), serve.dtype), load_tokenizer(named)
         store.samples.redactor.load(lambda: tokenizer)
         scorer = Scorer(model, here.settings.storage.top_k, serve.max_length)
-        read = row_reader(here.settings, model, tokenizer, scorer.length)
+        read = row_reader(here.settings, model, tokenizer, scorer.length, reading.turns)
         version = begin_draft(store, model, reading, serve.draft)
         kept = version.kind in (MEDUSA, EAGLE) and here.settings.learn.teacher == "recorded"  # EAGLE-3 reads others
         hidden = serve.record_hidden_states or kept
@@ -105,10 +121,10 @@ def import_conversations(here: CommandContext, file: Path, reading: ReadingOptio
         batches = UsableBatches(scored)
         done = store.samples.add_counted(batches)
         store.trail.note("replay import", file.name, asdict(done))
-    return done, batches.left
+    return done, batches
 
 
-def row_reader(settings: Settings, target: LoadedModel, tokenizer: Any, length: int) -> RowReader:
+def row_reader(settings: Settings, target: LoadedModel, tokenizer: Any, length: int, turns: Turns) -> RowReader:
     """Return what reads rows as this server would. Raises BadInput, BadSetting, GenerationConfigRefused."""
     from osd.models.generation_config import generation_config
     from osd.models.model import eos_ids
@@ -119,7 +135,7 @@ def row_reader(settings: Settings, target: LoadedModel, tokenizer: Any, length: 
         raise BadInput(reason="The target has no tokenizer, so it cannot read text.")
     template = read_template(settings.server.chat_template, tokenizer)
     stops = generation_config(target, tokenizer, settings.serve.generation_config).stops
-    return RowReader(tokenizer, eos_ids(target.module), target.vocab_size, length, template, stops)
+    return RowReader(tokenizer, eos_ids(target.module), target.vocab_size, length, template, stops, turns)
 
 
 def begin_draft(store: Store, target: LoadedModel, reading: ReadingOptions, default: str | None) -> DraftVersion:
@@ -168,24 +184,33 @@ def fitting_folder(draft: str, target: LoadedModel) -> Path:
 
 
 class UsableBatches:
-    """Batches of the samples that can be used; lines that cannot are counted, and the first of them named."""
+    """Batches of the samples that can be used; lines that cannot are counted and named."""
 
     def __init__(self, scored: Iterator[RequestSamples | BadPromptFile]) -> None:
-        self._scored, self.left, self._read = scored, 0, 0
+        self._scored, self._read = scored, 0
+        self.count, self.named = 0, list[dict[str, Any]]()
+        """Lines that could not be used; the first of them, with their files and reasons."""
 
     def __iter__(self) -> Iterator[list[RequestSamples]]:
         while batch := list(islice(self._usable(), BATCH)):
             self._read += len(batch)
-            note(f"{count(self._read)} read, {counted(self.left, 'line')} left out")
+            note(f"{count(self._read)} read, {counted(self.count, 'line')} left out")
             yield batch
+
+    def reasons(self) -> str:
+        """Return the numbers of the lines behind the first SHOWN, for people."""
+        rest = [str(one["line"]) for one in self.named[SHOWN:] if "line" in one]
+        return f" (behind those above: {', '.join(rest)})" if rest else ""
 
     def _usable(self) -> Iterator[RequestSamples]:
         for one in self._scored:
             if not isinstance(one, BadPromptFile):
                 yield one
                 continue
-            self.left += 1
-            if self.left <= SHOWN:
+            self.count += 1
+            if self.count <= NAMED:
+                self.named.append({name: str(fact) if name == "path" else fact for name, fact in one.facts.items()})
+            if self.count <= SHOWN:
                 note(f"osd: {one}")
 
 

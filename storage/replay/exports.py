@@ -56,6 +56,18 @@ class ImportResult:
     """Requests not stored: known already, forgotten, or not allowed by their tenant or the redaction hook."""
 
 
+def is_table(path: Path) -> bool:
+    """Return whether a file is a Parquet file of somebody else's: readable, and without the mark and the columns of
+    `osd replay export`."""
+    import pyarrow.parquet as pq
+
+    try:
+        found = pq.read_schema(path)
+    except Exception:  # damaged or encrypted, or none: an import says which
+        return False
+    return segments.FORMAT_KEY.encode() not in (found.metadata or {}) and "topk_ids" not in found.names
+
+
 def read_export(path: Path, cipher: Cipher | None = None) -> Iterator[list[RequestSamples]]:
     """Yield the requests of an exported file in batches. Raises BadExport, CannotDecrypt."""
     try:

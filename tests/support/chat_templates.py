@@ -80,6 +80,39 @@ USERS = """{% for m in messages if m.role == "user" %}{{ m.content }}
 
 DEAF = "<|user|>\nHello\n<|assistant|>\n"
 
+THINKING = """{%- if tools %}<|system|>
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}{{ eos_token }}
+{% endif %}{% for m in messages %}<|{{ m.role }}|>
+{% set said = m.content or "" %}{% set thought = m.reasoning_content or "" %}
+{%- if "</think>" in said %}{% set thought = said.split("</think>")[0].split("<think>")[-1].strip("\n") %}
+{%- set said = said.split("</think>")[-1].lstrip("\n") %}{% endif %}
+{%- if m.role == "assistant" and loop.last %}<think>
+{{ thought.strip("\n") }}
+</think>
+
+{% endif %}{{ said }}{% for call in m.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}{{ eos_token }}
+{% endfor %}{% if add_generation_prompt %}<|assistant|>
+{% if enable_thinking is defined and not enable_thinking %}<think>
+
+</think>
+
+{% endif %}{% endif %}"""
+
+OPENING = """{% for m in messages %}{% set said = m.content or "" %}{% if m.role == "assistant" -%}
+<|assistant|>{{ said.split("</think>")[-1] }}{{ eos_token }}
+{%- else %}<|{{ m.role }}|>{{ said }}{% endif %}{% if m.reasoning_content %}{% endif %}{% endfor -%}
+{% if add_generation_prompt %}<|assistant|><think>
+{% endif %}"""
+
+TRIMMED = """{% for m in messages %}<start>{{ "model" if m.role == "assistant" else m.role }}
+{{ m.content | trim }}{{ eos_token }}
+{% endfor %}{% if add_generation_prompt %}<start>model
+{% endif %}"""
+
 FORMS = {"hermes": HERMES, "llama3_json": LLAMA, "mistral": MISTRAL, "mistral, newer": NEW_MISTRAL}
 
 

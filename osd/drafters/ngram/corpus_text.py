@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +15,7 @@ from tokenizers import Tokenizer
 from osd.drafters.ngram import BadCorpus
 from osd.drafters.ngram.corpus import TOKENIZER, Batch, Corpus
 from osd.models.vocabulary import vocabulary_digest
-from osd.prompts import open_bytes
+from osd.prompts import UNREADABLE, open_bytes
 from storage.files.files import TemporaryPath
 from storage.store import Store
 
@@ -49,7 +48,7 @@ def documents(path: Path, fields: Sequence[str], skip: int = 0) -> Iterator[Docu
                         yield Document(_fields_of(path, number, line, fields), number, len(line))
             else:
                 yield from _stretches(path, numbered)
-    except (OSError, EOFError, zlib.error) as error:
+    except UNREADABLE as error:
         reason = getattr(error, "strerror", None) or error
         raise BadCorpus(path=path, reason=f"it cannot be read after line {number} ({reason}).") from None
 

@@ -1,96 +1,48 @@
-"""Conversations that somebody has: JSON lines of prompts and responses, or of OpenAI's requests and answers.
+"""Conversations that somebody has, as the model reads them. See :mod:`osd.server.http.row_forms` for their forms.
 
-    {"prompt": "…", "response": "…"}                                  or "completion", "answer", "output"
-    {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}
-    {"request": {"messages" or "prompt": …}, "response": {"choices": [{"message": {"content": "…"}}]}}
-
-A request is read as the server reads it, by the same models and chat template, or refused for the same reason. A target
-then reads each answer once, and what it would have said at every position is learned from.
+A request is read as the server reads it, by the same models and chat template, or refused for the same reason. What is
+kept of an answer is what a served one would have left: its text behind the prompt, as the template writes it where it
+has reasoning or calls, and the token that ended it. A target then reads each answer once, and what it would have said
+at every position is learned from.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
+from pydantic import ValidationError
 
 from osd.attached.passes import Scorer
-from osd.chat_template import ChatTemplate
+from osd.chat_template import REASONING, ChatTemplate
 from osd.engine.validation import check_request
-from osd.prompts import broken, join, read_lines
+from osd.prompts import broken, join
 from osd.recording.topk import TopKLogprobs
 from osd.server.errors import invalid_field
-from osd.server.http.chat import chat_prompt
-from osd.server.http.chat_protocol import ChatBody, Json, Message
+from osd.server.http.chat import chat_prompt, chat_text
+from osd.server.http.chat_protocol import ChatBody, Json
 from osd.server.http.completions import CompletionBody, completion_prompts
-from osd.server.http.neutral import NEUTRAL
 from osd.server.http.order import TokensPrompt
-from osd.server.http.protocol import SamplingBody, require_whole_characters
+from osd.server.http.protocol import SamplingBody
+from osd.server.http.row_files import read_rows
+from osd.server.http.row_forms import ASKED, AnswerMessage, ApiAnswer, LoggedChoice, Row, Turns, answered_turns
 from storage.errors import BadPromptFile, BadRequest, OsdError
-from storage.records import DEFAULT_TENANT, EVERYBODY, Request, RequestSamples, TokenKind, now
+from storage.records import Request, RequestSamples, TokenKind, now
 
-ASKED = ChatBody.model_fields.keys() | CompletionBody.model_fields.keys() | NEUTRAL.keys()
-"""Fields of a row without ``request`` that belong to the request; others are the row's own."""
-
-
-class AnswerMessage(Message):
-    """The message of an answer."""
-
-    role: Literal["assistant"] = "assistant"
-
-
-class LoggedChoice(BaseModel):
-    """One answer, as OpenAI's API gives it."""
-
-    index: int | None = Field(default=None, ge=0)
-    text: str | None = None
-    message: AnswerMessage | None = None
-    finish_reason: str | None = None
-    stop_reason: StrictInt | str | None = None
-    """vLLM's: the string or token that ended it, null for an end token."""
-
-    def whole_text(self) -> str:
-        """Return its text. Raises BadRequest where that is not all that the model said."""
-        if self.message is None:
-            return self.text or ""
-        for name in self.message.facts().keys() - {"role", "content", "name"}:
-            raise BadRequest(field=f"message.{name}", reason="how the model wrote it is not known")
-        return self.message.text
-
-
-class ApiAnswer(BaseModel):
-    """The answers to one request."""
-
-    choices: list[LoggedChoice] = Field(min_length=1)
-
-
-class Row(BaseModel):
-    """One line of a file."""
-
-    model_config = ConfigDict(extra="allow")
-
-    request: Json | None = None
-    prompt: Any = None
-    context: str | None = None
-    response: ApiAnswer | str | None = Field(
-        default=None, validation_alias=AliasChoices("response", "completion", "answer", "output")
-    )
-    finish_reason: str | None = None
-    tenant: str = Field(default=DEFAULT_TENANT, pattern=rf"^[^\x00]*[^\s\x00{EVERYBODY}][^\x00]*$")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_nulls(cls, given: Any) -> Any:
-        require_whole_characters(given)
-        return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
+WHOLE = "whole"
+"""Why a chat's answer ended of which nobody says why: people keep whole ones."""
+ENDED = {"stop", "tool_calls", WHOLE}
+"""Why an answer ended where the model ended it."""
+THINK = "<think>"
+OPENED = re.compile(rf"{THINK}\s*$")
+"""A prompt in which the model's reasoning has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +61,11 @@ class RowReader:
 
     def __init__(
         self, tokenizer: Any, eos_ids: Collection[int], vocab_size: int, limit: int, template: str | None = None,
-        stops: Collection[str] = (),
+        stops: Collection[str] = (), turns: Turns = "last",
     ) -> None:  # fmt: skip
         """``limit``: tokens of a conversation at most; ``template`` replaces the tokenizer's own; ``stops``: strings
-        that end every text."""
-        self.tokenizer, self.vocab_size, self.limit = tokenizer, vocab_size, limit
+        that end every text; ``turns``: which of a chat's answers are learned."""
+        self.tokenizer, self.vocab_size, self.limit, self._turns = tokenizer, vocab_size, limit, turns
         self._template, self._eos, self._stops = ChatTemplate(tokenizer, template), eos_ids, stops
 
     def __call__(self, path: Path, number: int, line: bytes) -> list[Conversation | BadPromptFile]:
@@ -130,7 +82,11 @@ class RowReader:
         return [broken(path, number, reason)]
 
     def _conversations(self, row: Row) -> Iterator[Conversation]:
-        asked, choices = self._asked(row)
+        asked = list(self._asked(row))
+        for body, choices in asked if self._turns == "all" else asked[-1:]:
+            yield from self._answers(body, choices, row.tenant)
+
+    def _answers(self, asked: Json, choices: list[LoggedChoice], tenant: str) -> Iterator[Conversation]:
         body, prompts = self._prompts(asked)
         if body.osd.learn is False:
             raise BadRequest(field="osd.learn", reason="it is false: nothing of this request is kept")
@@ -139,14 +95,44 @@ class RowReader:
             turn = 0 if len(prompts) == 1 else index // (body.n or 1)
             if turn >= len(prompts):
                 raise BadRequest(field=f"response.choices.{place}.index", reason="there is no such prompt")
-            stop, ends = self._end(body, choice)
-            response = tuple(self.tokenizer.encode(choice.whole_text() + stop, add_special_tokens=False))
-            if not (response or ends):
+            response, ends = self._response(body, choice)
+            if not response and (not ends or choice.finish_reason == WHOLE):
                 raise BadRequest(field="response", reason="it has no text")
             ends, prompt = () if {*response[-1:]} & {*ends} else ends, prompts[turn].tokens
             for text in (prompt, (*prompt, *response, *ends[:1])):
                 check_request(Request(text, max_new_tokens=0, prompt_logprobs=0), self, self.limit)
-            yield Conversation(prompt, response, ends, row.tenant)
+            yield Conversation(prompt, response, ends, tenant)
+
+    def _response(self, body: SamplingBody, choice: LoggedChoice) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return an answer's tokens, and those of which one came behind them. Raises BadRequest."""
+        stop, ends = self._end(body, choice)
+        message = choice.message
+        if choice.token_ids is not None:
+            return tuple(choice.token_ids), ()
+        if message is None or (message.is_plain and not message.text.lstrip().startswith(THINK)):
+            text = message.text if message else choice.text or ""
+            return tuple(self.tokenizer.encode(text + stop, add_special_tokens=False)), ends
+        if not isinstance(body, ChatBody):
+            raise BadRequest(field="message", reason="a completion has none")
+        tokens = tuple(self.tokenizer.encode(self._written(body, message), add_special_tokens=False))
+        end = next((place for place, token in enumerate(tokens) if token in self._eos), len(tokens))
+        return tokens[:end], (tokens[end : end + 1] or ends) if ends else ()
+
+    def _written(self, body: ChatBody, answer: AnswerMessage) -> str:
+        """Return what a model that answered so had written behind the prompt: where there is more than text, as the
+        template writes it, its end token too. Raises BadRequest."""
+        before = chat_text(self._template, body, body.messages)
+        facts, thinks = answer.facts(), OPENED.search(before)
+        if answer.is_plain:
+            return answer.text.lstrip().removeprefix(THINK).lstrip() if thinks else answer.text
+        closed = body.model_copy(update={"add_generation_prompt": False})
+        whole = chat_text(self._template, closed, [*body.messages, answer])
+        if whole.startswith(before):
+            return whole[len(before) :].rstrip()
+        name = next(name for name in ("tool_calls", *REASONING, *facts) if name in facts)
+        if not thinks or name not in REASONING:
+            raise BadRequest(field=f"message.{name}", reason="how the model wrote it is not known")
+        return f"{facts[name].strip()}\n</think>\n\n{answer.text.strip()}"  # of a template that drops what was thought
 
     def _prompts(self, asked: Json) -> tuple[SamplingBody, list[TokensPrompt]]:
         if "messages" in asked:
@@ -157,20 +143,26 @@ class RowReader:
             raise BadRequest(field="echo", reason="it is true: where the answer begins is not known")
         return body, completion_prompts(self.tokenizer, body)
 
-    def _asked(self, row: Row) -> tuple[Json, list[LoggedChoice]]:
-        """Return the body of the request, and the answers to it."""
+    def _asked(self, row: Row) -> Iterator[tuple[Json, list[LoggedChoice]]]:
+        """Yield the body of each request, and the answers to it."""
         asked, said = row.request, row.response
+        if row.input_ids is not None:
+            yield from (({"prompt": p}, [LoggedChoice(token_ids=r)]) for p, r in row.runs(row.input_ids))
+            return
         if asked is None:
             asked = {name: value for name, value in (row.model_extra or {}).items() if name in ASKED}
             asked |= self._plain_prompt(row) if "messages" not in asked else {}
+        ended = row.finish_reason or (WHOLE if row.request is None and "messages" in asked else None)
         if isinstance(said, ApiAnswer):
-            return asked, said.choices
-        if said is not None:
-            return asked, [LoggedChoice(text=said, finish_reason=row.finish_reason)]
-        if not isinstance(messages := asked.get("messages"), list) or len(messages) < 2:
-            raise BadRequest(field="response", reason="there is none, and no last message that is the assistant's")
-        last = AnswerMessage.model_validate(messages[-1])
-        return {**asked, "messages": messages[:-1]}, [LoggedChoice(message=last, finish_reason=row.finish_reason)]
+            yield asked if said.prompt_token_ids is None else {"prompt": said.prompt_token_ids}, said.choices
+        elif isinstance(said, list):
+            yield asked, [LoggedChoice(token_ids=said)]
+        elif said is not None:
+            yield asked, [LoggedChoice(text=said, finish_reason=ended)]
+        else:
+            for messages, answer in answered_turns(asked.get("messages")):
+                message = AnswerMessage.model_validate(answer)
+                yield {**asked, "messages": messages}, [LoggedChoice(message=message, finish_reason=ended)]
 
     def _plain_prompt(self, row: Row) -> Json:
         """Return the prompt of a row without ``request``: text is a chat where there is a template, unless what was
@@ -186,7 +178,7 @@ class RowReader:
     def _end(self, body: SamplingBody, choice: LoggedChoice) -> tuple[str, tuple[int, ...]]:
         """Return the string that came behind an answer's text, and the tokens of which one did."""
         reason, said = choice.stop_reason, "stop_reason" in choice.model_fields_set
-        if choice.finish_reason != "stop":
+        if choice.finish_reason not in ENDED:
             return "", ()
         if isinstance(reason, str):
             return "" if body.include_stop_str_in_output else reason, ()
@@ -203,7 +195,7 @@ def score_conversations(
 ) -> Iterator[RequestSamples | BadPromptFile]:
     """Yield the samples of each conversation of a file, with ``hidden`` the target's hidden states too, or why a line
     gives none."""
-    for one in chain.from_iterable(read_lines(path, read)):
+    for one in read_rows(path, read):
         if isinstance(one, BadPromptFile):
             yield one
             continue

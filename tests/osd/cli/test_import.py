@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from transformers import AutoTokenizer
 
 from osd.models.model_digest import model_digest
 from osd.server.start import SHIPPED
@@ -40,6 +43,28 @@ def test_an_empty_store_begins_with_what_somebody_has(osd, logged, data):
         samples = store.samples.read(kept)
     assert {one.draft_version for one in samples} == {version.id}
     assert all((one.kinds == TokenKind.UNDRAFTED).all() and len(one) for one in samples)
+
+
+def test_sharegpt_in_parquet_with_bad_rows(osd, tmp_path, data):
+    """Every turn is learned, its end too; each row that cannot be used is named, and the others go on."""
+    turns = [("human", "List shops."), ("gpt", "SELECT name FROM shops"), ("human", "How many?"), ("gpt", "SELECT 3")]
+    good = [{"from": name, "value": text} for name, text in turns]
+    rows = [{"conversations": good[:1] if n % 3 == 1 else good} for n in range(24)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "chats.parquet")
+    options = "--target", TARGET, "--draft", DRAFT
+    done = osd("replay", "import", tmp_path / "chats.parquet", *options, "--turns", "all", "--json")
+    said = json.loads(done.stdout)
+    assert (said["requests"], said["known"], said["unusable"]) == (2, 30, 8)
+    assert [one["line"] for one in said["unusable_lines"]] == list(range(2, 25, 3))
+    assert done.stderr.count("osd: ") == 5 and "line 2 is refused: response:" in done.stderr
+    with open_store(load_settings(storage={"directory": data})) as store:
+        kept = store.samples.read(store.samples.recent(limit=9))
+    end = AutoTokenizer.from_pretrained(TARGET).eos_token_id
+    assert {int(one.tokens[-1]) for one in kept} == {end} and all(
+        one.positions[-1] == len(one.tokens) - 1 for one in kept
+    )
+    again = osd("replay", "import", tmp_path / "chats.parquet", *options)
+    assert "Kept 0 requests" in again.stderr and "(behind those above: 17, 20, 23)" in again.stderr
 
 
 @pytest.mark.parametrize(

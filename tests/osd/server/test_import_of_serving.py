@@ -46,20 +46,21 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_import_gives_what_serving_gave(tmp_path: Path, template: Path) -> None:
-    rows = []
+    rows: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
     told = {"OSD_SERVER__CHAT_TEMPLATE": str(template), "OSD_STORAGE__FLUSH_SECONDS": "0.1"}
     with serving(tmp_path / "served", "--target", str(TARGET), "--draft", str(DRAFT), **told) as server:
         for path, bodies in (("/v1/chat/completions", CHATS), ("/v1/completions", TEXTS)):
             for body in ({"temperature": 0, "max_tokens": 60, **body} for body in bodies):
                 answer = server.post(path, body)
                 assert answer.status_code == 200, answer.text
-                rows.append({"request": body, "response": answer.json()})
+                rows.append(row_of(body, answer.json(), len(rows)))
+                answers += answer.json()["choices"]
         server.process.terminate()
         server.process.wait()
         with server.store() as store:
             served = kept(store)
-    choices = [choice for row in rows for choice in row["response"]["choices"]]
-    assert {choice["finish_reason"] for choice in choices} == {"stop", "length"}
+    assert {choice["finish_reason"] for choice in answers} == {"stop", "length"}
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     imported = import_rows(tmp_path, template)
     read_alike = served.keys() & imported.keys()  # a text may be written by other tokens than it is read by
@@ -69,6 +70,15 @@ def test_an_import_gives_what_serving_gave(tmp_path: Path, template: Path) -> No
         one, other = served[tokens], imported[tokens]
         assert one.prompt_len == other.prompt_len and one.positions.tolist() == other.positions.tolist()
         assert (one.topk_ids[:, 0] == other.topk_ids[:, 0]).all()
+
+
+def row_of(body: dict[str, Any], answer: dict[str, Any], number: int) -> dict[str, Any]:
+    """What somebody keeps of a call: request and response or, of every other chat, its messages."""
+    if number % 2 or "messages" not in body or body.get("n"):
+        return {"request": body, "response": answer}
+    (choice,) = answer["choices"]
+    messages = [*body["messages"], choice["message"]]
+    return {**body, "messages": messages, "finish_reason": choice["finish_reason"]}
 
 
 def import_rows(folder: Path, template: Path) -> dict[tuple[int, ...], RequestSamples]:
