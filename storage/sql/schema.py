@@ -13,7 +13,7 @@ from storage.errors import SchemaOutdated, SchemaTooNew, SchemaTooOld, StoreErro
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0018"
+HEAD = "0019"
 """The newest revision in ``migrations/versions``; a test compares the two."""
 
 UPGRADED = ("0017",)
