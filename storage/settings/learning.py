@@ -163,6 +163,9 @@ class TrainerSettings(Section):
     """Whether no run begins while training has cost a draft more seconds than its speculation saved."""
     resident_mb: int = Field(default=4096, ge=0)
     """Megabytes of models that stay in memory between runs, on the device that trains; 0 reads them anew each run."""
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+    """Where losses, acceptance and the gate's verdict of each run go too, by accelerate's trackers; their own variables
+    say where that is (WANDB_MODE, MLFLOW_TRACKING_URI), else `trackers` in the data directory."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N, or spare: before each run the GPU with most to spare."""
 

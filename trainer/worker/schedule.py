@@ -37,6 +37,7 @@ from trainer.routes.topics import TopicBackground
 from trainer.worker.idle_capacity import IdleCapacity, why_over_budget
 from trainer.worker.report import TrainerReport
 from trainer.worker.rollback_watch import RollbackWatch
+from trainer.worker.trackers import RunTrackers
 
 log = logging.getLogger("osd.trainer")
 
@@ -58,6 +59,8 @@ class TrainingSchedule:
         self.resident = ResidentModels(settings.trainer.resident_mb)
         self.spare = IdleCapacity(settings.trainer, load_folder(store.directory))
         self.tracing = make_tracing(settings.trace, "osd-trainer")
+        learn = settings.learn.model_dump()
+        self.trackers = RunTrackers(settings.trainer.trackers, store.directory / "trackers", learn)
         self.report = TrainerReport(store, settings.fleet, self.holder)
         self._watches: dict[str, RollbackWatch] = {}
         self._told: dict[str, str] = {}
@@ -129,10 +132,10 @@ class TrainingSchedule:
             self._tell(draft, f"no training: {reason}")
             return None
         control = RunControl(
-            self.stop, self.report.training(draft, watcher),
+            self.stop, self.report.training(draft, self.trackers.watching(draft, watcher)),
             lambda: self.report.why_not() or self.spare.why_not_go_on(), not self._is_resting(draft, retries=True),
         )  # fmt: skip
-        with self._traced(draft), closing_report(self.report):
+        with self._told_of(draft), closing_report(self.report):
             return self._run(draft, control, DraftLearner)
 
     def _run(self, draft: str, control: RunControl, learner: MakeLearner) -> TrainingRun | None:
@@ -142,18 +145,21 @@ class TrainingSchedule:
         return run
 
     @contextmanager
-    def _traced(self, draft: str) -> Iterator[None]:
-        """Trace a run of the draft that ends within the context, however it ends."""
+    def _told_of(self, draft: str) -> Iterator[None]:
+        """Trace a run of the draft that ends within the context, however it ends, and tell the trackers."""
         before = self._newest(draft)
         try:
             yield
         finally:
             run = self._newest(draft)
-            if self.tracing and run and run.holder == self.holder and (before is None or before.id != run.id):
+            ours = run and run.holder == self.holder and (before is None or before.id != run.id)
+            if self.tracing and run and ours:
                 self.tracing.run(run)
+            if self.trackers:
+                self.trackers.ended(run if ours else None)
 
     def _newest(self, draft: str) -> TrainingRun | None:
-        if not self.tracing:
+        if not (self.tracing or self.trackers):
             return None
         try:
             return next(iter(self.store.runs.list(draft, limit=1)), None)
@@ -170,7 +176,9 @@ class TrainingSchedule:
             return None
         if self._is_resting(head_of(draft)) or self._why_not(draft):
             return None
-        return self._run(draft, RunControl(self.stop, watcher), HeadLearner)
+        head = head_of(draft)
+        with self._told_of(head):
+            return self._run(draft, RunControl(self.stop, self.trackers.watching(head, watcher)), HeadLearner)
 
     def _why_not(self, draft: str) -> str | None:
         """Return why no run may begin; None where one may."""
