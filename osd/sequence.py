@@ -42,6 +42,8 @@ class Completion:
     """The log-probabilities of the prompt's tokens but the first, where they were asked for."""
     start: tuple[int, ...] = ()
     """The token that stands between what an encoder read and the output; none without an encoder."""
+    first_seconds: float | None = None
+    """Seconds from admission to the first token; None where none came."""
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -117,6 +119,7 @@ class SequenceState:
         """Its text as it grows, an :class:`osd.engine.text_stream.TextStream`; None where it has no stop strings."""
         self.rounds: list[Round] = []
         self.started = time.perf_counter()
+        self._first_seconds: float | None = None
         self._chance = np.random.Generator(np.random.Philox(request.sampling.seed))
         self._drawn, self._used = np.empty(0), 0
         """Uniform numbers, and how many of them were taken."""
@@ -152,6 +155,12 @@ class SequenceState:
         """Tokens generated so far."""
         return self.tokens[self.prompt_len :]
 
+    def add_round(self, done: Round) -> None:
+        """Note a round that brought tokens."""
+        if not self.rounds:
+            self._first_seconds = time.perf_counter() - self.started
+        self.rounds.append(done)
+
     def room(self) -> int:
         """Return how many tokens may be drafted: a round emits one more than it drafts."""
         left = self.end - self.length - 1
@@ -181,6 +190,7 @@ class SequenceState:
         return Completion(
             self.request, self.route, tuple(self.output), text, reason, tuple(self.rounds),
             self._outcomes(), time.perf_counter() - self.started, self.prompt_scores, self.start,
+            self._first_seconds,
         )  # fmt: skip
 
     def _outcomes(self) -> tuple[Outcome, ...]:

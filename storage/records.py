@@ -66,6 +66,8 @@ class Request:
     """What the output must match, with the end token where it does; None lets it be anything."""
     prompt_logprobs: int | None = None
     """Compute the log-probabilities of the prompt's tokens, and of so many of the likeliest at each; None for none."""
+    operation: str = "text_completion"
+    """What it asks for, by OpenTelemetry's names: ``text_completion`` or ``chat``."""
     id: str = field(default_factory=new_id)
 
 

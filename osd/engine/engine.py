@@ -260,7 +260,7 @@ class Engine:
             row.gamma_state.observe(Observation(gammas[index], depth, accepted, row.tokens, verdict.acceptance(index)))
             times, by = (clock.first_ms * share, clock.second_ms * share), self._guard.version(row)
             lengths, kept = (gammas[index], draft.lengths[index]), min(accepted, len(tokens))
-            row.rounds.append(Round(*lengths, kept, len(tokens), *times, by, depth, accepted - kept))
+            row.add_round(Round(*lengths, kept, len(tokens), *times, by, depth, accepted - kept))
             ended = self._finish(row, reason) if reason else None
             progress.append(RequestOutput(row.request, tuple(tokens), row.length, ended))
         if self.recorder:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from importlib import import_module
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -52,7 +53,8 @@ class Recorder:
         self.redactor = store.samples.redactor.load(lambda: tokenizer)
         self.store, self.worker, self.mode = store, worker, settings.serve.record
         self.reducer = Reducer(settings.storage.top_k, compiled=self.mode != "off")
-        self.tracing = make_tracing(settings.trace, "osd-server")
+        model = settings.server.model or PurePath(settings.serve.target or "osd").name
+        self.tracing = make_tracing(settings.trace, "osd-server", model)
         self.writer = StoreWriter(store, settings, worker, *([self.tracing.samples] if self.tracing else []))
         self._overflowed = 0
         self.buffer = Buffer(

@@ -7,7 +7,8 @@
 
 No context passes from process to process: a span's ids follow from the id that is stored anyway (of the request, the
 run, the version), so any process that knows that id can link to its span. Spans are made when all is over, on the
-recorder's thread and in the trainer; decoding makes none. They carry ids, names and counts, and no text.
+recorder's thread and in the trainer; decoding makes none. They carry ids, names and counts, and no text. A request has
+OpenTelemetry's GenAI attributes beside osd's own, and vLLM's of latencies.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ SECONDS = 5
 class Tracing:
     """Makes and sends spans. Thread-safe."""
 
-    def __init__(self, service: str, exporter: SpanExporter, share: float = 1.0) -> None:
-        """Set up the exporter. ``share`` of requests, chosen by their ids, are traced; runs and versions all are."""
+    def __init__(self, service: str, exporter: SpanExporter, share: float = 1.0, model: str = "") -> None:
+        """Set up the exporter. ``share`` of requests, chosen by their ids, are traced; runs and versions all are.
+        ``model``: the name under which the target is served."""
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        self._ids, self._share = _given_ids(), share
+        self._ids, self._share, self._model = _given_ids(), share, model
         resource = Resource.create({"service.name": service})
         self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -61,6 +63,7 @@ class Tracing:
         }  # fmt: skip
         links = _links("version", versions)
         end = now()
+        facts |= gen_ai_attributes(done, self._model)
         self._span("osd.request", ("request", done.request.id), end - done.seconds, end, facts, links)
 
     def samples(self, batch: Iterable[RequestSamples], segment: str | None) -> None:
@@ -114,7 +117,23 @@ class Tracing:
         span.end(int(1e9 * max(begin, end)))
 
 
-def make_tracing(settings: TraceSettings, service: str) -> Tracing | None:
+def gen_ai_attributes(done: Completion, model: str) -> dict[str, Any]:
+    """Return a finished request's attributes by OpenTelemetry's conventions for generative AI; times in seconds."""
+    asked, first = done.request, done.first_seconds
+    found = {
+        "gen_ai.operation.name": asked.operation, "gen_ai.provider.name": "osd",
+        "gen_ai.request.model": model, "gen_ai.response.model": model,
+        "gen_ai.request.max_tokens": asked.max_new_tokens, "gen_ai.request.temperature": asked.sampling.temperature,
+        "gen_ai.request.top_p": asked.sampling.top_p, "gen_ai.request.top_k": asked.sampling.top_k,
+        "gen_ai.response.id": asked.id, "gen_ai.response.finish_reasons": [done.finish_reason],
+        "gen_ai.usage.input_tokens": len(done.prompt), "gen_ai.usage.output_tokens": len(done.tokens),
+        "gen_ai.response.time_to_first_chunk": first, "gen_ai.latency.time_to_first_token": first,
+        "gen_ai.latency.e2e": done.seconds,
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def make_tracing(settings: TraceSettings, service: str, model: str = "") -> Tracing | None:
     """Return the tracing that ``[trace]`` asks for, or None. Raises BadSetting where the library is not installed."""
     if settings.endpoint is None:
         return None
@@ -123,7 +142,7 @@ def make_tracing(settings: TraceSettings, service: str) -> Tracing | None:
     except ImportError:
         reason = f"traces need OpenTelemetry, {install_extra('otel')}"
         raise BadSetting(source="settings", key="trace.endpoint", reason=reason) from None
-    return Tracing(service, OTLPSpanExporter(settings.endpoint, timeout=SECONDS), settings.share)
+    return Tracing(service, OTLPSpanExporter(settings.endpoint, timeout=SECONDS), settings.share, model)
 
 
 def context_of(kind: str, name: str) -> SpanContext:

@@ -29,7 +29,9 @@ sdk = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporte
 def exporter(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Every span that osd makes in this process."""
     spans = sdk.InMemorySpanExporter()
-    monkeypatch.setattr("osd.recording.recorder.make_tracing", lambda _, service: Tracing(service, spans))
+    monkeypatch.setattr(
+        "osd.recording.recorder.make_tracing", lambda _, *names: Tracing(names[0], spans, 1.0, names[1])
+    )
     monkeypatch.setattr("trainer.worker.schedule.make_tracing", lambda _, service: Tracing(service, spans))
     return spans
 
@@ -54,8 +56,12 @@ def test_from_request_to_version_and_on(
 
 
 def test_a_request_its_samples_and_the_versions_that_drafted(exporter: Any, tmp_path: Path) -> None:
-    settings = load_settings(storage={"directory": tmp_path, "holdout": 0.0}, serve={"max_batch": 2, "max_length": 96})
-    request = Request(prompts(1)[0], max_new_tokens=9, text="what nobody else should read")
+    settings = load_settings(
+        storage={"directory": tmp_path, "holdout": 0.0},
+        serve={"max_batch": 2, "max_length": 96},
+        server={"model": "small"},
+    )
+    request = Request(prompts(1)[0], max_new_tokens=9, text="what nobody else should read", operation="chat")
     with open_store(settings) as store:
         recorder = Recorder(store, settings, "test")
         (done,) = Engine(random_pair("llama"), settings, recorder=recorder).run([request])
@@ -66,6 +72,15 @@ def test_a_request_its_samples_and_the_versions_that_drafted(exporter: Any, tmp_
     assert ids(sample.parent) == ids(asked.context) and sample.context.trace_id == asked.context.trace_id
     (by,) = {each.draft_version for each in done.rounds}
     assert [ids(link.context) for link in asked.links] == [ids(context_of("version", by))]
+    told = {name: value for name, value in asked.attributes.items() if name.startswith("gen_ai.")}
+    first = told.pop("gen_ai.response.time_to_first_chunk")
+    assert 0 < first == told.pop("gen_ai.latency.time_to_first_token") < told.pop("gen_ai.latency.e2e") == done.seconds
+    assert told == {
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "osd", "gen_ai.request.model": "small",
+        "gen_ai.response.model": "small", "gen_ai.request.max_tokens": 9, "gen_ai.request.temperature": 0.0,
+        "gen_ai.response.id": request.id, "gen_ai.response.finish_reasons": ("length",),
+        "gen_ai.usage.input_tokens": len(request.prompt_tokens), "gen_ai.usage.output_tokens": 9,
+    }  # fmt: skip
     assert asked.end_time >= asked.start_time and sample.attributes["osd.positions"] == 9
     assert "nobody else" not in " ".join(span.to_json() for span in spans.values())
 

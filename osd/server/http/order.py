@@ -122,6 +122,7 @@ def _requests(service: Service, body: SamplingBody, asked: Asked, fields: OsdFie
         gamma=fields.gamma,
         grammar=asked.grammar,
         prompt_logprobs=_prompt_logprobs(body, asked),
+        operation="chat" if asked.prompts[0].field == "messages" else "text_completion",
     )
     for prompt in asked.prompts:
         room = _room(service, prompt, asked.max_tokens)

@@ -109,6 +109,15 @@ SUMS: dict[str, Metric] = {
 }
 """Field of :class:`storage.outcomes.outcomes.AcceptanceRow` -> its metric."""
 
+SGLANG_SUMS: dict[str, Metric] = {
+    "requests": counter("sglang:num_requests", "Number of requests processed.", "model_name"),
+    "prompt_tokens": counter("sglang:prompt_tokens", "Number of prefill tokens processed.", "model_name"),
+    "emitted": counter("sglang:generation_tokens", "Number of generation tokens processed.", "model_name"),
+}
+"""Field of :class:`storage.outcomes.outcomes.AcceptanceRow` -> what SGLang calls its sum."""
+SGLANG_LENGTH = gauge("sglang:spec_accept_length", "Tokens a round of the last minute, the target's own.", "model_name")
+SGLANG_RATE = gauge("sglang:spec_accept_rate", "Accepted ÷ drafted tokens of the last minute.", "model_name")
+
 PLACE_DRAFTED = counter("osd_place_drafted", "Rounds that drafted a token at this place.", "position")
 PLACE_ACCEPTED = counter("osd_place_accepted", "Rounds in which the token there was accepted.", "position")
 PLACE_REFUSED = counter("osd_place_refused", "Rounds that ended there, refused.", "position")
@@ -178,6 +187,8 @@ VLLM_CACHE_USAGE = gauge(
 VLLM_CACHE_CONFIG = gauge(
     "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", "engine", "block_size", "num_gpu_blocks"
 )
+SGLANG_USAGE = gauge("sglang:token_usage", "Share of the KV cache that is in use.", "model_name")
+SGLANG_HITS = gauge("sglang:cache_hit_rate", "Prompt tokens copied ÷ looked for.", "model_name")
 SWAPS = counter("osd_engine_swaps", "Versions that were swapped in.")
 SWAP_SECONDS = counter("osd_engine_swap_pause_seconds", "Time for which decoding stood still at swaps.")
 

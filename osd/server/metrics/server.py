@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -23,26 +23,38 @@ class Meters:
         self.registry, self._model = CollectorRegistry(), model
         self.requests = Counter("osd_http_requests", "Answers.", ["path", "status"], registry=self.registry)
         self.tokens = Counter("osd_api_tokens", "Tokens of finished calls.", ["kind"], registry=self.registry)
+        first, whole = "From a request to its first token.", "From a request to its last token."
+        each = "Mean time between a request's tokens after the first."
         self._latencies = {
-            "first": self._latency("time_to_first_token", "From a request to its first token.", SECONDS),
-            "each": self._latency(
-                "request_time_per_output_token", "Mean time between a request's tokens after the first.", TOKEN_SECONDS
-            ),
-            "whole": self._latency("e2e_request_latency", "From a request to its last token.", SECONDS),
+            "first": self._latency(first, SECONDS, "vllm:time_to_first_token", "sglang:time_to_first_token"),
+            "each": self._latency(each, TOKEN_SECONDS, "vllm:request_time_per_output_token"),
+            "whole": self._latency(whole, SECONDS, "vllm:e2e_request_latency", "sglang:e2e_request_latency"),
         }
-        self.running = Gauge("osd_requests_running", "Requests in the engine.", registry=self.registry)
-        self.waiting = Gauge("osd_requests_waiting", "Requests in line.", registry=self.registry)
+        self._running = self._gauges("Requests in the engine.", "osd_requests_running", "sglang:num_running_reqs")
+        self._waiting = self._gauges("Requests in line.", "osd_requests_waiting", "sglang:num_queue_reqs")
 
-    def _latency(self, name: str, help: str, buckets: Sequence[float]) -> Histogram:
-        """Make a histogram under vLLM's name and with its labels."""
+    def _latency(self, help: str, buckets: Sequence[float], *names: str) -> list[Histogram]:
+        """Make a histogram under each of these engines' names, with vLLM's labels."""
         labels = ["model_name", "engine"]
-        return Histogram(f"vllm:{name}_seconds", help, labels, registry=self.registry, buckets=buckets)
+        return [Histogram(f"{name}_seconds", help, labels, registry=self.registry, buckets=buckets) for name in names]
+
+    def _gauges(self, help: str, own: str, sglang: str) -> list[Gauge]:
+        """Make a gauge under our name, and one under SGLang's and with its label."""
+        named = Gauge(sglang, help, ["model_name"], registry=self.registry).labels(self._model)
+        return [Gauge(own, help, registry=self.registry), named]
+
+    def show_load(self, running: Callable[[], float], waiting: Callable[[], float]) -> None:
+        """Ask these, at each scrape, how many requests are in the engine and in line."""
+        for gauges, ask in ((self._running, running), (self._waiting, waiting)):
+            for gauge in gauges:
+                gauge.set_function(ask)
 
     def timed(self, **seconds: float) -> None:
         """Note how long a request took to its first token (``first``), to its last one (``whole``), and for each token
         between them (``each``)."""
         for name, value in seconds.items():
-            self._latencies[name].labels(self._model, 0).observe(value)
+            for histogram in self._latencies[name]:
+                histogram.labels(self._model, 0).observe(value)
 
     def answered(self, scope: Mapping[str, Any], status: int, ms: float, state: Mapping[str, Any]) -> None:
         """Count an answered request, or one whose client went away before (status 0)."""

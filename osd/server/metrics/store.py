@@ -13,7 +13,11 @@ from osd.server.metrics import families as m
 from osd.server.metrics.families import Family, FamilySet, GroupCollector
 from storage.access.processes import ServerState
 from storage.errors import NotFound, OsdError
+from storage.insights.recent import summed
 from storage.insights.service import Answers
+from storage.records import now, ratio
+from storage.sql.outcome_tables import OutcomeRow
+from storage.sql.spans import MINUTE
 from storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -61,7 +65,7 @@ class StoreCollector(GroupCollector):
         families.add(m.DISK_SIZE, disk.total)
 
     def _decoding(self, families: FamilySet) -> None:
-        """Add sums by route and draft, and vLLM's three over all of them."""
+        """Add sums by route and draft, and vLLM's and SGLang's over all of them."""
         drafts = {version.id: version.draft for version in self.store.versions.list()}
         sums: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: dict.fromkeys(m.SUMS, 0.0))
         for row in self.answers.acceptance(by=["route", "version"]):
@@ -73,6 +77,12 @@ class StoreCollector(GroupCollector):
                 families.add(metric, group[name], route, draft)
         for metric, name in ((m.DRAFT_TOKENS, "drafted"), (m.ACCEPTED_TOKENS, "accepted")):
             families.add(metric, sum(group[name] for group in sums.values()), self.model_name, 0)
+        for name, metric in m.SGLANG_SUMS.items():
+            families.add(metric, sum(group[name] for group in sums.values()), self.model_name)
+        names, newest = ("emitted", "rounds", "accepted", "drafted"), OutcomeRow.finished_at >= now() - MINUTE
+        emitted, rounds, accepted, drafted = summed(self.store.db, names, newest)
+        families.add(m.SGLANG_LENGTH, ratio(emitted, rounds) or 0, self.model_name)
+        families.add(m.SGLANG_RATE, ratio(accepted, drafted) or 0, self.model_name)
 
     def _label(self, route: str) -> str:
         """Return a route's label, fixed for the exporter's life: a counter whose label changed would jump."""

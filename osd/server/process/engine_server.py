@@ -72,6 +72,8 @@ class EngineCollector(GroupCollector):
         families.add(m.CACHE_WAITED, stats.waited_for_memory)
         families.add(m.CACHE_SET_ASIDE, stats.set_aside)
         families.add(m.VLLM_CACHE_USAGE, blocks.usage, self.model_name, 0)
+        families.add(m.SGLANG_USAGE, blocks.usage, self.model_name)
+        families.add(m.SGLANG_HITS, stats.prefix_hits / max(1, stats.prefix_queried), self.model_name)
         families.add(m.VLLM_CACHE_CONFIG, 1, 0, BLOCK, blocks.most)
         families.add(m.SWAPS, len(pauses))
         families.add(m.SWAP_SECONDS, sum(pauses) / 1000)

@@ -152,8 +152,7 @@ class Exposition:
         self._host, self._measure_api, self._store = host, measure_api, CollectorRegistry()
         self._store.register(StoreCollector(host.store, host.model))
         host.meters.registry.register(own)
-        host.meters.running.set_function(lambda: host.load.running)
-        host.meters.waiting.set_function(lambda: host.load.waiting)
+        host.meters.show_load(lambda: host.load.running, lambda: host.load.waiting)
 
     async def own(self, api: bytes | None = None) -> bytes:
         """Return both processes' metrics; those of the one that answers the API (``api``) are requested unless
