@@ -74,10 +74,10 @@ def import_(
 
     Example: `osd replay import sharegpt.json --turns all --target ./model --draft ./small`
     """
-    from osd.server.http.row_files import TEXTS, kind_of
+    from osd.server.http.row_files import READERS, kind_of
     from storage.replay.exports import is_table
 
-    if file.is_dir() or kind_of(file) in TEXTS or is_table(file):
+    if file.is_dir() or kind_of(file) in READERS.keys() - {".parquet"} or is_table(file):
         done, left = import_conversations(here, file, reading)
     else:
         with here.store() as store:

@@ -155,11 +155,11 @@ class TrainingSchedule:
             ours = run and run.holder == self.holder and (before is None or before.id != run.id)
             if self.tracing and run and ours:
                 self.tracing.run(run)
-            if self.trackers:
+            if self.trackers.names:
                 self.trackers.ended(run if ours else None)
 
     def _newest(self, draft: str) -> TrainingRun | None:
-        if not (self.tracing or self.trackers):
+        if not (self.tracing or self.trackers.names):
             return None
         try:
             return next(iter(self.store.runs.list(draft, limit=1)), None)

@@ -68,6 +68,7 @@ class TrainingProcess:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self._turns is not None:
             self._turns.report.close()
+            self._turns.trackers.close()
 
     def _watch_over(self) -> None:
         patience = UNASKED * self.settings.trainer.poll_seconds

@@ -155,10 +155,9 @@ class RowReader:
         ended = row.finish_reason or (WHOLE if row.request is None and "messages" in asked else None)
         if isinstance(said, ApiAnswer):
             yield asked if said.prompt_token_ids is None else {"prompt": said.prompt_token_ids}, said.choices
-        elif isinstance(said, list):
-            yield asked, [LoggedChoice(token_ids=said)]
         elif said is not None:
-            yield asked, [LoggedChoice(text=said, finish_reason=ended)]
+            told: Json = {"token_ids" if isinstance(said, list) else "text": said}
+            yield asked, [LoggedChoice(finish_reason=ended, **told)]
         else:
             for messages, answer in answered_turns(asked.get("messages")):
                 message = AnswerMessage.model_validate(answer)

@@ -84,12 +84,7 @@ def _batches(path: Path) -> Iterator[Any]:
         yield from pq.ParquetFile(path).iter_batches(BATCH)
         return
     with pa.memory_map(str(path)) as file:
-        try:
-            opened = pa.ipc.open_stream(file)  # as `datasets` writes it
-        except pa.ArrowInvalid:
-            opened = pa.ipc.open_file(file)
-            opened = map(opened.get_batch, range(opened.num_record_batches))
-        for batch in opened:
+        for batch in pa.ipc.open_stream(file):  # as `datasets` writes it
             yield from (batch.slice(begin, BATCH) for begin in range(0, len(batch), BATCH))
 
 
@@ -97,5 +92,3 @@ READERS: dict[str, Callable[..., Iterator[Any]]] = {
     ".jsonl": read_lines, ".ndjson": read_lines, ".json": _read_list, ".parquet": _read_table, ".arrow": _read_table,
 }  # fmt: skip
 """How a file's rows are read, by its kind."""
-TEXTS = READERS.keys() - {".parquet"}
-"""Kinds of files that cannot be an export of osd's."""

@@ -118,9 +118,7 @@ def answered_turns(messages: Any) -> list[tuple[Sequence[Json], Json]]:
     learned = [one.get("role") == "assistant" and one.get("weight") != 0 for one in told]
     turns = [(plain[:place], plain[place]) for place in range(1, len(told)) if learned[place]]
     if not turns:
-        raise BadRequest(
-            field="response", reason="there is none, and no message behind another that is the assistant's"
-        )
+        raise BadRequest(field="response", reason="there is none, and no message behind another is the assistant's")
     return turns
 
 

@@ -45,9 +45,10 @@ class Meters:
 
     def show_load(self, running: Callable[[], float], waiting: Callable[[], float]) -> None:
         """Ask these, at each scrape, how many requests are in the engine and in line."""
-        for gauges, ask in ((self._running, running), (self._waiting, waiting)):
-            for gauge in gauges:
-                gauge.set_function(ask)
+        for gauge in self._running:
+            gauge.set_function(running)
+        for gauge in self._waiting:
+            gauge.set_function(waiting)
 
     def timed(self, **seconds: float) -> None:
         """Note how long a request took to its first token (``first``), to its last one (``whole``), and for each token

@@ -35,11 +35,6 @@ def as_stream(path: Path, table: pa.Table) -> None:
         writer.write_table(table)
 
 
-def as_file(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-
-
 def zstandard(data: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
@@ -57,7 +52,6 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "a.json.gz": lambda path: path.write_bytes(gzip.compress(json.dumps(ROWS).encode())),
     "a.parquet": lambda path: pq.write_table(pa.Table.from_pylist(ROWS), path),
     "a.arrow": lambda path: as_stream(path, pa.Table.from_pylist(ROWS)),
-    "b.arrow": lambda path: as_file(path, pa.Table.from_pylist(ROWS)),
 }  # fmt: skip
 
 

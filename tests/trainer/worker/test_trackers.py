@@ -34,7 +34,9 @@ def trained(
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     told = settings.model_copy(update={"trainer": settings.trainer.model_copy(update={"trackers": (request.param,)})})
     traffic(12)
-    (run,) = TrainingSchedule(drafted, told, never).take_turn()
+    schedule = TrainingSchedule(drafted, told, never)
+    (run,) = schedule.take_turn()
+    schedule.trackers.close()
     assert run.state is RunState.PUBLISHED
     return run, drafted.directory / "trackers"
 
@@ -140,8 +142,9 @@ def test_a_tracker_that_fails_costs_no_run(
     assert schedule.take_turn() == [] and ALL == [], "nothing waits: no run, and none of theirs"
     traffic(12)
     (run,) = schedule.take_turn()
+    schedule.trackers.close()
     assert run.state is RunState.PUBLISHED and "nobody there" in caplog.text
-    assert [one.told for one in ALL] == [["start", "configuration"]]
+    assert [one.told for one in ALL] == [["start", "configuration", "finish"]]
 
 
 def accelerate_trackers() -> dict[str, Any]:
