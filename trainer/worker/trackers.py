@@ -72,7 +72,8 @@ class RunTrackers:
             self._begin(run.draft)
             self._tell(lambda tracker: tracker.log(measures(run), step=step))
             self._tell(lambda tracker: tracker.store_init_configuration(outcome(run)))
-        self._tell(lambda tracker: tracker.finish())
+        if self._began:
+            self._tell(lambda tracker: tracker.finish())
         self._began, self._step = False, 0
 
     def _begin(self, draft: str) -> None:
