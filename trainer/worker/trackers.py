@@ -127,5 +127,6 @@ def measures(run: TrainingRun) -> dict[str, float]:
 
 def outcome(run: TrainingRun) -> dict[str, str]:
     """Return what came of a run in words."""
-    reason, verdict = why_none(run.state.value, run.result) or "", run.state.value
-    return {"run": run.id, "parent": run.parent, "version": run.version or "", "verdict": verdict, "reason": reason}
+    facts = {"run": run.id, "parent": run.parent, "version": run.version, "verdict": run.state.value}
+    facts["reason"] = why_none(run.state.value, run.result)
+    return {name: fact for name, fact in facts.items() if fact}
