@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 HEAD = "0019"
 """The newest revision in ``migrations/versions``; a test compares the two."""
 
-UPGRADED = ("0017",)
+UPGRADED = ("0017", "0018")
 """Earlier revisions, which `osd db upgrade` brings to the newest."""
 
 BEFORE_FIRST = {f"{number:04}" for number in range(1, 17)}
