@@ -13,23 +13,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge
 from torch import Tensor, nn
 
 from benchmarks.gamma.contest import with_random_draft
+from benchmarks.gamma.heads import HALVES, estimated, fork, heads_of_halves, read_by, read_head
 from benchmarks.gamma.rounds import Floats, Ints, RecordedText, Recording, read_recording, write_recording
 from osd.bench.contenders import Tokens, run_in_order
 from osd.bench.harness.plan import Count, PairPlan, data_sets, facts_of
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.watch import Watch
-from osd.drafters.chain import PassInfo, Signals
 from osd.engine.engine import Engine
 from osd.models.acceptance_head import HeadPass
-from osd.models.decoder import Decoder
 from osd.models.encoder_decoder import require_decoder_only
 from osd.models.pair import Pair, row_limit
 from osd.server.start import choose_pair
@@ -49,6 +49,14 @@ class RoundsPlan(PairPlan):
 
     out: Path
     """The recording; one that is there goes on."""
+    temperatures: tuple[Annotated[float, Ge(0)], ...] = (0.0, 1.0)
+    """Temperatures of the texts and chains."""
+    top_k: Annotated[int, Ge(0)] = 0
+    """Sampled texts and chains are drawn from so many of the likeliest tokens; 0 keeps all."""
+    head: Path | None = None
+    """Folder of the draft's acceptance head: what it says is added, to texts that were recorded before, too. With
+    `halves` there are two heads for each temperature, and each says of every second text what it learned from the
+    others."""
     count: Count = 8
     """Prompts of each data set."""
     max_tokens: Count = 64
@@ -65,11 +73,21 @@ def bench_rounds(plan: RoundsPlan, settings: Settings, watch: Watch) -> BenchRes
     longest = row_limit(pair, settings.serve) - plan.max_tokens - plan.depth
     sets = data_sets(plan, pair.tokenizer, plan.count, longest, seed=0)
     pair = with_random_draft(pair) if plan.random_draft else pair
-    asked = RecordPlan(temperatures=(0.0, 1.0), new_tokens=plan.max_tokens, depth=plan.depth)
+    halves = plan.head == HALVES
+    asked = RecordPlan(
+        temperatures=plan.temperatures, new_tokens=plan.max_tokens, depth=plan.depth, top_k=plan.top_k,
+        head=read_head(plan.head, pair) if plan.head and not halves else None,
+    )  # fmt: skip
+    figures: dict[str, float] = {}
     with watch.until_ctrl_c():
-        record_file(plan.out, pair, sets, asked, watch)
+        recording = record_file(plan.out, pair, sets, asked, watch)
+        traces = recording.traces
+        if halves:
+            traces, figures = heads_of_halves(pair, traces, settings.learn, watch)
+        told = {name: "/".join(Path(getattr(recording, name)).parts[-2:]) for name in ("target", "draft")}  # no path
+        write_recording(plan.out, replace(recording, traces=traces, **told))
     facts, files = facts_of(plan, target=pair.target.name, draft=pair.draft.name), {"rounds": plan.out}
-    return BenchResult("rounds", facts, {}, files={} if watch.stopped else files, interrupted=watch.stopped)
+    return BenchResult("rounds", facts, figures, files={} if watch.stopped else files, interrupted=watch.stopped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +101,8 @@ class RecordPlan:
     """Tokens of a chain."""
     seed: int = 0
     """Seed of sampled texts and chains."""
+    top_k: int = 0
+    """Tokens that sampled texts and chains are drawn from, the likeliest; 0 keeps all."""
     head: HeadPass | None = None
     """The draft's acceptance head."""
     batch: int = 8
@@ -90,24 +110,34 @@ class RecordPlan:
     rows: int = 32
     """Chains that are drafted together."""
 
+    def sampling(self, temperature: float, seed: int | None = None) -> Sampling:
+        """Return how texts and chains are sampled, whatever the model's generation_config.json says."""
+        return Sampling(temperature, self.top_k, 1.0, seed, min_p=0.0, repetition_penalty=1.0)
+
 
 def record_file(
     path: Path, pair: Pair, data_sets: Mapping[str, Sequence[Tokens]], asked: RecordPlan, watch: Watch
 ) -> Recording:
-    """Record into a file, which grows by one data set at one temperature at a time; what it holds already is kept.
+    """Record into a file, which grows by one text at a time; what it holds already is kept.
 
     Raises BadBenchFile when the file was recorded with another pair or other settings. That the prompts are the same
     is seen to by who asks.
     """
     digests = fingerprint(pair.target.module), fingerprint(pair.draft.module)
     depth, tokens = asked.depth, asked.new_tokens
-    wanted = Recording(pair.target.name, digests[0], pair.draft.name, digests[1], depth, tokens, asked.seed)
+    wanted = Recording(
+        pair.target.name, digests[0], pair.draft.name, digests[1], depth, tokens, asked.seed, top_k=asked.top_k
+    )
     recording = _kept(path, wanted) if path.exists() else wanted
     for name, temperature in product(data_sets, asked.temperatures):
-        if not recording.of(name, temperature):
-            traces = record_traces(pair, name, data_sets[name], temperature, asked, watch)
-            recording = replace(recording, traces=(*recording.traces, *traces))
+        held = {tuple(trace.prompt.tolist()) for trace in recording.of(name, temperature)}
+        missing = [prompt for prompt in data_sets[name] if tuple(prompt) not in held]
+        for trace in drawn_texts(pair, name, missing, temperature, asked, watch):
+            recording = replace(recording, traces=(*recording.traces, trace))
             write_recording(path, recording)
+    if asked.head and any(trace.head is None for trace in recording.traces):
+        recording = replace(recording, traces=estimated(pair, recording.traces, asked.head, watch))
+        write_recording(path, recording)
     return recording
 
 
@@ -116,19 +146,25 @@ def record_traces(
 ) -> list[RecordedText]:
     """Decode the prompts with the target alone, and draft a chain at every position. Raises BadRequest for a prompt
     that cannot be served, and DecoderOnly."""
+    return list(drawn_texts(pair, data_set, prompts, temperature, asked, watch))
+
+
+def drawn_texts(
+    pair: Pair, data_set: str, prompts: Sequence[Tokens], temperature: float, asked: RecordPlan, watch: Watch
+) -> Iterator[RecordedText]:
+    """Yield the same, each as soon as it is drawn."""
     require_decoder_only(pair.target.module, "python -m benchmarks gamma", pair.target.name)
     if not prompts:
-        return []
+        return
     longest = min(max(map(len, prompts)) + asked.new_tokens, pair.limit)
-    texts, traces = _texts(pair, prompts, temperature, asked, longest), []
+    texts = _texts(pair, prompts, temperature, asked, longest)
     drawer = ChainDrawer(pair, temperature, asked, longest + asked.depth + 1)
-    for prompt, (text, beyond) in zip(prompts, texts, strict=True):
+    for number, (prompt, (text, beyond)) in enumerate(zip(prompts, texts, strict=True), 1):
         chains = drawer.chains(prompt, text, beyond)._asdict()
         end = min(pair.limit, len(prompt) + asked.new_tokens) - len(prompt)
         read, said = np.array(prompt, np.int32), np.array(text, np.int32)
-        traces.append(RecordedText(data_set, temperature, end, read, said, **chains))
-        watch.at(f"recording {data_set}, T={temperature:g}: {len(traces)} of {len(prompts)}")
-    return traces
+        watch.at(f"recording {data_set}, T={temperature:g}: {number} of {len(prompts)}")
+        yield RecordedText(data_set, temperature, end, read, said, **chains)
 
 
 def fingerprint(module: nn.Module) -> str:
@@ -143,7 +179,7 @@ def fingerprint(module: nn.Module) -> str:
 
 def _kept(path: Path, wanted: Recording) -> Recording:
     found = read_recording(path)
-    for name in ("target_digest", "draft_digest", "depth", "new_tokens", "seed"):
+    for name in ("target_digest", "draft_digest", "depth", "new_tokens", "seed", "top_k"):
         if getattr(found, name) != getattr(wanted, name):
             differs = f"{name} is {getattr(found, name)}, not {getattr(wanted, name)}"
             raise BadBenchFile(path=path, reason=f"was recorded otherwise ({differs}); remove it or give another path")
@@ -160,13 +196,15 @@ def _texts(
     def decode(requests: list[Request]) -> list[list[int]]:
         return [list(done.tokens) for done in run_in_order(Engine(pair, settings), requests)]
 
-    samplings = [Sampling(temperature, seed=asked.seed + k) for k in range(len(prompts))]
+    samplings = [asked.sampling(temperature, asked.seed + k) for k in range(len(prompts))]
     texts = decode([Request(p, asked.new_tokens, own) for p, own in zip(prompts, samplings, strict=True)])
     beyond: list[list[int]] = [[] for _ in texts]
     ends = [min(asked.new_tokens, longest - len(prompt)) for prompt in prompts]
     rooms = [end - len(text) for end, text in zip(ends, texts, strict=True)]
     early = [k for k, room in enumerate(rooms) if room > 0 and not temperature]
-    on = decode([Request((*prompts[k], *texts[k]), min(asked.depth, rooms[k]), ignore_eos=True) for k in early])
+    on = decode(
+        [Request((*prompts[k], *texts[k]), min(asked.depth, rooms[k]), samplings[k], ignore_eos=True) for k in early]
+    )
     for k, tokens in zip(early, on, strict=True):
         beyond[k] = tokens
     return list(zip(texts, beyond, strict=True))
@@ -176,21 +214,26 @@ class Chains(NamedTuple):
     """(n, G) each; see :class:`RecordedText`."""
 
     drafted: Ints
+    likeliest: Ints
     confidence: Floats
     peak: Floats
+    margin: Floats
+    entropy: Floats
     acceptance: Floats
-    head: Floats | None
+    overlap: Floats
 
 
 class _Step(NamedTuple):
-    """One draft pass over B rows, (B,) each."""
+    """One draft pass over B rows, (B,) each but the distribution."""
 
     token: Tensor
-    q: Tensor
-    """Probability with which the token was drawn."""
+    likeliest: Tensor
     confidence: Tensor
     peak: Tensor
-    head: Tensor
+    margin: Tensor
+    entropy: Tensor
+    warped: Tensor
+    """(B, V) the distribution that a token was drawn from; where the likeliest is taken, that at temperature 1."""
 
 
 class ChainDrawer:
@@ -198,70 +241,72 @@ class ChainDrawer:
 
     def __init__(self, pair: Pair, temperature: float, asked: RecordPlan, length: int) -> None:
         """``length``: of the longest text, its prompt and a chain included."""
-        self._pair, self._depth, self._rows, self._head = pair, asked.depth, asked.rows, asked.head
+        self._pair, self._depth, self._rows, self._greedy = pair, asked.depth, asked.rows, not temperature
         self._draft = pair.draft.decoder(asked.rows, length)
-        cache = self._draft.cache
-        cache.wants_embedding = asked.head is not None
-        self._target = pair.target.decoder(asked.rows, length) if temperature else None
-        self._sampling = Sampling(temperature)
+        self._target = pair.target.decoder(asked.rows if temperature else 1, length)
+        self._start, self._of_text = 0, torch.empty(0)
+        """Where a greedy text begins, and (n, V) the target's distributions of its tokens."""
+        self._sampling = asked.sampling(temperature) if temperature else Sampling(1.0)
         self._chance = np.random.default_rng(asked.seed)
 
     @torch.inference_mode()
     def chains(self, prompt: Tokens, text: Sequence[int], beyond: Sequence[int]) -> Chains:
-        """The chains of a text of n tokens. ``beyond``: how a greedy one would go on after its end token."""
+        """Return the chains of a text of n tokens. ``beyond``: how a greedy one would go on after its end token."""
+        if self._greedy:
+            self._start, self._of_text = len(prompt), self._along([*prompt, *text, *beyond], len(prompt))
         parts = [
             self._some([*prompt, *text], len(prompt) + first, len(prompt) + min(first + self._rows, len(text)))
             for first in range(0, len(text), self._rows)
         ]
-        tokens, confidence, peak, head, acceptance = (np.concatenate(column) for column in zip(*parts, strict=True))
-        drafted = tokens.astype(np.int32)
-        if self._target is None:
-            acceptance = _agreement(drafted, np.array([*text, *beyond], np.int32))
-        return Chains(drafted, confidence, peak, acceptance, head if self._head else None)
+        found = Chains(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        if not self._greedy:
+            return found
+        agreed = _agreement(found.drafted, np.array([*text, *beyond], np.int32))
+        judged = np.concatenate([np.ones_like(agreed[:, :1]), agreed[:, :-1]], axis=1)
+        return found._replace(acceptance=agreed, overlap=found.overlap * judged)
 
-    def _some(self, tokens: list[int], first: int, end: int) -> list[Floats]:
-        """What rows that have read ``first`` to ``end − 1`` tokens drafted; confidence, peak, head, acceptance."""
+    def _some(self, tokens: list[int], first: int, end: int) -> Chains:
+        """Return what rows that have read ``first`` to ``end − 1`` tokens drafted."""
         lengths = range(first, end)
         warp = Warp.of([self._sampling] * len(lengths), self._pair.vocab_size, self._pair.device)
+        assert warp is not None
         steps = list(self._drafted(tokens, lengths, warp))
-        drafted, q, *signals = (torch.stack(column, dim=1) for column in zip(*steps, strict=True))
-        accepted = self._accepted(tokens, lengths, drafted, q, warp) if warp else q
-        return [drafted.cpu().numpy(), *(column.float().cpu().numpy() for column in (*signals, accepted))]
+        drafted, likeliest, *signals, q = (torch.stack(column, dim=1) for column in zip(*steps, strict=True))
+        p = self._agreed(lengths) if self._greedy else self._judged(tokens, lengths, drafted, warp)
+        at = drafted.unsqueeze(2)
+        judged = (p.gather(2, at) / q.gather(2, at)).squeeze(2).clamp(max=1), torch.minimum(p, q).sum(-1).clamp(max=1)
+        whole = (each.cpu().numpy().astype(np.int32) for each in (drafted, likeliest))
+        return Chains(*whole, *(each.float().cpu().numpy() for each in (*signals, *judged)))
 
-    def _drafted(self, tokens: list[int], lengths: Sequence[int], warp: Warp | None) -> Iterator[_Step]:
-        _fork(self._draft, tokens, lengths)
+    def _drafted(self, tokens: list[int], lengths: Sequence[int], warp: Warp) -> Iterator[_Step]:
+        fork(self._draft, tokens, lengths)
         fed = torch.tensor([tokens[length - 1] for length in lengths], device=self._pair.device)
         for step in range(self._depth):
             logits = self._draft.logits(fed.unsqueeze(1), [length - 1 + step for length in lengths])
             logits = F.pad(logits, (0, self._pair.vocab_size - logits.shape[-1]), value=float("-inf"))
-            fed, q = self._choose(logits, warp)
-            signals = Signals(logits[:, 0], fed, PassInfo(head=self._head, embedding=self._draft.cache.embedding))
-            estimate = signals.read("acceptance") if self._head else [0.0] * len(lengths)
-            yield _Step(fed, q, *torch.tensor([signals.read("confidence"), signals.read("peak"), estimate]))
+            plain, warped = logits[:, 0].softmax(-1, dtype=torch.float32), warp(logits)[:, 0]
+            (first, second), likeliest = (each.T for each in plain.topk(2))
+            fed = likeliest[0] if self._greedy else self._drawn(warped)
+            own = plain.gather(1, fed.unsqueeze(1)).squeeze(1)
+            yield _Step(fed, likeliest[0], own, first, first - second, torch.special.entr(plain).sum(-1), warped)
 
-    def _choose(self, logits: Tensor, warp: Warp | None) -> tuple[Tensor, Tensor]:
-        if warp is None:
-            chosen = logits[:, 0].argmax(-1)
-            return chosen, torch.ones(len(chosen))
-        q = warp(logits)[:, 0]
-        chosen = draw(q, torch.tensor(self._chance.random(len(q)), device=q.device))
-        return chosen, q.gather(1, chosen.unsqueeze(1)).squeeze(1)
+    def _drawn(self, q: Tensor) -> Tensor:
+        return draw(q, torch.tensor(self._chance.random(len(q)), device=q.device))
 
-    def _accepted(self, tokens: list[int], lengths: Sequence[int], drafted: Tensor, q: Tensor, warp: Warp) -> Tensor:
-        """min(1, p ÷ q) of every drafted token: (B, G)."""
-        assert self._target is not None
-        _fork(self._target, tokens, lengths)
-        last = torch.tensor([[tokens[length - 1]] for length in lengths], device=self._pair.device)
-        logits = self._target.logits(torch.cat([last, drafted[:, :-1]], dim=1), [length - 1 for length in lengths])
-        p = warp(logits).gather(2, drafted.unsqueeze(2)).squeeze(2)
-        return (p / q).clamp(max=1.0)
+    def _along(self, tokens: list[int], start: int) -> Tensor:
+        self._target.prefill(0, tokens[: start - 1])
+        logits = self._target.logits(torch.tensor([tokens[start - 1 :]], device=self._pair.device), [start - 1])
+        return logits[0].softmax(-1, dtype=torch.float32)
 
+    def _agreed(self, lengths: Sequence[int]) -> Tensor:
+        """Return the target's distributions where chains are as the text is, (B, G, V)."""
+        places = torch.arange(self._depth) + torch.tensor(lengths).unsqueeze(1) - self._start
+        return self._of_text[places.clamp(max=len(self._of_text) - 1)]
 
-def _fork(decoder: Decoder, tokens: Sequence[int], lengths: Sequence[int]) -> None:
-    """Let row i's cache hold all but the last of the first ``lengths[i]`` tokens; the last row is the longest."""
-    decoder.prefill(0, tokens[: lengths[-1] - 1])
-    for row, length in enumerate(lengths[1:], start=1):
-        decoder.copy_row(0, row, length - 1)
+    def _judged(self, tokens: list[int], lengths: Sequence[int], drafted: Tensor, warp: Warp) -> Tensor:
+        """Return the target's distributions of every drafted token: (B, G, V)."""
+        fork(self._target, tokens, lengths)
+        return warp(self._target.logits(read_by(tokens, lengths, drafted), [length - 1 for length in lengths]))
 
 
 def _agreement(drafted: Ints, text: Ints) -> Floats:

@@ -22,6 +22,8 @@ prompt, text                  list<int32>
 drafted                       list<int32>         (n · G,) chain after chain
 confidence, peak, acceptance  list<float>         (n · G,) in the same order
 head                          list<float>         the same, or null
+likeliest                     list<int32>         the same; with the next three not in older files
+margin, entropy, overlap      list<halffloat>     the same
 ============================  ==================  ====================================================
 
 The rest of a :class:`Recording` stands in the schema's metadata, as JSON under ``osd.rounds``
@@ -31,7 +33,7 @@ with the version of this layout. Every page has a checksum, which reading verifi
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,15 @@ class RecordedText:
     head: Floats | None = None
     """(n, G) what an acceptance head says at each of the chain's passes, of the token before (Signal ``acceptance``);
     its first column means nothing. None without a head."""
+    likeliest: Ints | None = None
+    """(n, G) the draft's likeliest token, whichever was drawn. None, as the next three, in files of an older osd."""
+    margin: Floats | None = None
+    """(n, G) ``peak`` less the draft's second largest probability."""
+    entropy: Floats | None = None
+    """(n, G) the draft's entropy, in nats, temperature and cuts left out."""
+    overlap: Floats | None = None
+    """(n, G) Σ min(p, q), how often a token drawn there is accepted; of greedy texts at temperature 1, and 0 after the
+    first token that was refused."""
 
     @property
     def length(self) -> int:
@@ -110,6 +121,8 @@ class Recording:
     new_tokens: int
     """Tokens of an output at most."""
     seed: int
+    top_k: int = field(default=0, kw_only=True)
+    """Tokens that sampled texts and chains were drawn from, the likeliest; 0: all."""
     traces: tuple[RecordedText, ...] = ()
 
     def of(self, data_set: str, temperature: float) -> tuple[RecordedText, ...]:
@@ -121,9 +134,12 @@ VERSION = 1
 """Version of the layout."""
 _CHAINS: dict[str, type[np.generic]] = {
     "drafted": np.int32, "confidence": np.float32, "peak": np.float32, "acceptance": np.float32, "head": np.float32,
+    "likeliest": np.int32, "margin": np.float16, "entropy": np.float16, "overlap": np.float16,
 }  # fmt: skip
+_MAY_LACK = {"head", "likeliest", "margin", "entropy", "overlap"}
+_NO_CHANCES = {"drafted", "likeliest", "entropy"}
 _LISTS: dict[str, type[np.generic]] = {"prompt": np.int32, "text": np.int32, **_CHAINS}
-_ABOUT = [field.name for field in fields(Recording) if field.name != "traces"]
+_ABOUT = [each.name for each in fields(Recording) if each.name != "traces"]
 
 
 def write_recording(path: Path, recording: Recording) -> None:
@@ -165,12 +181,12 @@ def _table(recording: Recording) -> Any:
     types = {"data_set": pa.string(), "temperature": pa.float64(), "end": pa.int32()}
     types |= {name: pa.list_(pa.from_numpy_dtype(dtype)) for name, dtype in _LISTS.items()}
     about = {"version": VERSION} | {name: getattr(recording, name) for name in _ABOUT}
-    columns = {name: [_flat(getattr(trace, name)) for trace in recording.traces] for name in types}
+    columns = {name: [_flat(name, getattr(trace, name)) for trace in recording.traces] for name in types}
     return pa.table(columns, schema=pa.schema(types.items(), metadata={"osd.rounds": json.dumps(about)}))
 
 
-def _flat(value: Any) -> Any:
-    return value.ravel() if isinstance(value, np.ndarray) else value
+def _flat(name: str, value: Any) -> Any:
+    return value.ravel().astype(_LISTS[name]) if isinstance(value, np.ndarray) else value
 
 
 def _values(column: Any, is_list: bool) -> list[Any]:
@@ -184,8 +200,8 @@ def _about(path: Path, schema: Any) -> dict[str, Any]:
     about: dict[str, Any] = json.loads((schema.metadata or {}).get(b"osd.rounds", "null"))
     if about is None:
         raise BadBenchFile(path=path, reason="holds no recorded rounds")
-    fits = about.pop("version", None) == VERSION and sorted(about) == sorted(_ABOUT)
-    if not fits or set(schema.names) != {"data_set", "temperature", "end", *_LISTS}:
+    fits = about.pop("version", None) == VERSION and {"top_k", *about} == {*_ABOUT}
+    if not fits or {*schema.names} | _MAY_LACK != {"data_set", "temperature", "end", *_LISTS}:
         raise BadBenchFile(
             path=path, reason=f"was written by another osd (this one reads layout {VERSION}); record anew"
         )
@@ -196,10 +212,11 @@ def _trace(path: Path, number: int, row: dict[str, Any], depth: int) -> Recorded
     """One row; what does not fit together is damage that no checksum sees."""
     n = len(row["text"])
     for name in _CHAINS:
-        chain = row[name]
-        if chain is None and name == "head":
+        chain = row.get(name)
+        if chain is None and name in _MAY_LACK:
             continue
-        if chain is None or len(chain) != n * depth or (name != "drafted" and not np.all((chain >= 0) & (chain <= 1))):
+        chances = name not in _NO_CHANCES
+        if chain is None or len(chain) != n * depth or (chances and not np.all((chain >= 0) & (chain <= 1))):
             raise BadBenchFile(path=path, reason=f"{name} of trace {number} is not {n} chains of {depth} tokens")
-        row[name] = chain.reshape(n, depth)
+        row[name] = chain.astype(np.int32 if chain.dtype.kind == "i" else np.float32).reshape(n, depth)
     return RecordedText(**row)

@@ -88,15 +88,17 @@ class _Row:
         """Leading tokens that the drafter has read."""
         self.matches: list[int] = trace.matches(seed).tolist()
         self._text: list[int] = trace.text.tolist()
-        self._signals = _signals(trace, controller.signal)
+        self._signals: dict[Signal, Sequence[Sequence[Any]]] = {}
 
     def room(self) -> int:
         """Tokens that may be drafted: a round emits one more than it drafts."""
         return self.trace.end - self.position - 1
 
-    def signal(self, drafted: int) -> Any:
+    def signal(self, drafted: int, signal: Signal) -> Any:
         """What draft pass number ``drafted`` of this round tells the row's controller."""
-        return self._signals[self.position][drafted - 1]
+        if signal not in self._signals:
+            self._signals[signal] = _signals(self.trace, signal)
+        return self._signals[signal][self.position][drafted - 1]
 
     def unread(self) -> int:
         """Tokens that have to be read before drafting."""
@@ -121,9 +123,10 @@ def _signals(trace: RecordedText, signal: Signal) -> Sequence[Sequence[Any]]:
     """(n, G) by position and draft pass."""
     if signal == "none":
         return []
-    if signal == "peak_token":  # drawn tokens stand for the likeliest ones, which were not recorded
-        pairs = zip(trace.peak.tolist(), trace.drafted.tolist(), strict=True)
-        return [list(zip(peaks, tokens, strict=True)) for peaks, tokens in pairs]
+    if signal == "peak_token":  # in files without the likeliest tokens, drawn ones stand for them
+        tokens = trace.drafted if trace.likeliest is None else trace.likeliest
+        pairs = zip(trace.peak.tolist(), tokens.tolist(), strict=True)
+        return [list(zip(peaks, likeliest, strict=True)) for peaks, likeliest in pairs]
     chains = {"confidence": trace.confidence, "peak": trace.peak, "acceptance": trace.head}[signal]
     if chains is None:
         raise BadInput(reason="The traces hold no acceptance head's estimates, and this controller asks for them.")
@@ -193,7 +196,7 @@ class Simulator:
         self._leave()
 
     def _read(self, drafted: int, signal: Signal) -> list[Any]:
-        return [row.signal(drafted) for row in self._rows]
+        return [row.signal(drafted, signal) for row in self._rows]
 
     def _charge(self, gammas: Sequence[int], lengths: Sequence[int], passes: int) -> None:
         """What the passes of a round took, in milliseconds; the cost model is told, as by the engine."""
@@ -212,7 +215,8 @@ class Simulator:
 
     def _commit(self, row: _Row, gamma: int, drafted: int, passes: int) -> None:
         accepted = min(row.matches[row.position], drafted)
-        chances = () if row.trace.greedy else row.trace.acceptance[row.position][: min(accepted + 1, drafted)].tolist()
+        judged = row.trace.acceptance if row.trace.overlap is None else row.trace.overlap
+        chances = () if row.trace.greedy else judged[row.position][: min(accepted + 1, drafted)].tolist()
         tokens = row.commit(accepted, passes, gamma > 0)
         seen = Observation(gamma, drafted, accepted, row.tokens, chances)
         begun = time.thread_time_ns()

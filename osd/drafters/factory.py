@@ -112,15 +112,16 @@ def require_drafter(pair: Pair, settings: Settings) -> None:
     they ask for an acceptance head. Raises NeedsDraft, DecoderOnly."""
     if settings.serve.record_branches:
         require_decoder_only(pair.target.module, "serve.record_branches", pair.target.name)
+    asker = "gamma.rule = specdecpp" if "specdecpp" in settings.gamma.rules else "gamma.goodput.head"
     if needs_head(settings.gamma):
-        require_decoder_only(pair.target.module, "gamma.rule = specdecpp", pair.target.name)
+        require_decoder_only(pair.target.module, asker, pair.target.name)
     if has_draft(pair):
         return
     has_other = settings.drafters.kind == UNIVERSAL and pair.text_draft is not None
     if settings.drafters.kind in MODEL_DRAFTERS and not has_other:
         raise NeedsDraft(what=f"drafters.kind = {settings.drafters.kind}")
     if needs_head(settings.gamma):
-        raise NeedsDraft(what="gamma.rule = specdecpp")
+        raise NeedsDraft(what=asker)
     if settings.gamma.specdecpp.head is not None:
         raise NeedsDraft(what="gamma.specdecpp.head")
 

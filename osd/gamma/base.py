@@ -117,7 +117,8 @@ class GammaController(Protocol):
 
     def should_continue(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[DraftDecision]:
         """Decide for each row that still drafts whether it goes on after draft pass number ``drafted``. Not called
-        where ``signal`` is none."""
+        where ``signal`` is none. A rule whose ``reads_head`` is true is given the signal ``acceptance`` as well, as one
+        more argument."""
 
 
 class FixedBeforeRound:

@@ -74,7 +74,7 @@ def _confidence(gamma: GammaSettings, own: ConfidenceSettings, costs: CostModel)
 
 
 def _specdecpp(gamma: GammaSettings, own: SpecDecSettings, costs: CostModel) -> GammaController:
-    return SpecDecController(own.threshold, initial=gamma.initial, maximum=gamma.max)
+    return SpecDecController(own.threshold, initial=gamma.initial, maximum=gamma.max, costs=costs)
 
 
 CONTROLLERS: Mapping[str, GammaRule] = {
@@ -139,4 +139,5 @@ def weighs_costs(gamma: GammaSettings) -> bool:
 
 def needs_head(gamma: GammaSettings) -> bool:
     """Return whether a rule of these settings asks an acceptance head. Raises BadSetting for an unknown rule."""
-    return any(RULES.entry(name).needs_head for name in gamma.rules)
+    reads = gamma.goodput.head and "goodput" in gamma.rules
+    return reads or any(RULES.entry(name).needs_head for name in gamma.rules)

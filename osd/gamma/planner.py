@@ -94,10 +94,12 @@ class GammaPlanner:
         for controller, members in _shared_out([self._plans.get(id(row), row.controller) for row in rows], going):
             if controller.signal == "none":
                 continue
-            signals = read(controller.signal)
+            signals = [read(controller.signal)]
+            if getattr(controller, "reads_head", False):
+                signals.append(read("acceptance"))
             if len(members) < len(rows):
-                signals = [signals[i] for i in members]
-            answers = controller.should_continue([rows[i].gamma_state for i in members], drafted, signals)
+                signals = [[each[i] for i in members] for each in signals]
+            answers = controller.should_continue([rows[i].gamma_state for i in members], drafted, *signals)
             for i, go in zip(members, answers, strict=True):
                 if go is not _ON:
                     lengths[i] = drafted if go else drafted - 1

@@ -4,7 +4,7 @@ for each rule that has settings."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -77,6 +77,8 @@ class GoodputSettings(Section):
     """Tokens without drafts after which most of what was known of a draft is forgotten."""
     patience: float = Field(default=32.0, ge=1)
     """Rounds over which the price of time is averaged."""
+    head: bool = False
+    """Whether the draft's acceptance head is asked as well (a head is then loaded, and trained, as for specdecpp)."""
 
 
 class AnalyticSettings(Section):
@@ -126,8 +128,9 @@ class ConfidenceSettings(Section):
 
 
 class SpecDecSettings(Section):
-    threshold: float = Field(default=0.7, gt=0, lt=1)
-    """h: drafting stops once the head's chance that a token was refused is above it."""
+    threshold: Annotated[float, Field(gt=0, lt=1)] | Literal["costs"] = 0.7
+    """h: drafting stops once the head's chance that a token was refused is above it; "costs": h from what passes cost,
+    and no drafts where they do not pay."""
     head: Path | None = None
     """Folder of the acceptance head to start from; None waits until the first one was learned."""
 

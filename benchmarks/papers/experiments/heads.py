@@ -1,18 +1,21 @@
 """SpecDec++ with acceptance heads trained as the paper trains them: on one data set, tried on all, by replay.
 
 A head is trained by `python -m trainer head` (answers and proposals at temperature 1, top-k 50, 15 % of the target's
-tokens mixed in) on prompts of the first data set that are not measured. Its estimates are recorded with the rounds, and
-thresholds h are swept in the replay; a threshold, and SpecDec's length K, are chosen on the other half of the texts.
+tokens mixed in) on prompts of the first data set that are not measured. Its estimates are recorded with rounds that
+are sampled in the same way, and thresholds h are swept in the replay; a threshold, and SpecDec's length K, are chosen
+on the other half of the texts. Beside stands the rule with h from the costs, which may rest.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from benchmarks.distil.bench import trainer_said
 from benchmarks.figures import PaperFigure, mean_of, ratio_of_sums
@@ -20,7 +23,8 @@ from benchmarks.gamma.costed import CostedTexts
 from benchmarks.gamma.costs import CostTable, find_costs
 from benchmarks.gamma.record import RecordPlan, record_file
 from benchmarks.gamma.rounds import RecordedText
-from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, shared
+from benchmarks.gamma.simulate import Make
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, Rows, shared
 from benchmarks.papers.experiments.replays import (
     DEPTH,
     ReplayedTexts,
@@ -29,6 +33,7 @@ from benchmarks.papers.experiments.replays import (
     rule,
     tuned,
 )
+from trainer.heads.fit import binary_kl
 
 LONGEST = 20
 """Drafted tokens at which SpecDec++ stops in any case (section 5.1)."""
@@ -79,7 +84,7 @@ class Heads:
 
         folder, pair, bench = self.head(shape), self._bench.pair, self._bench
         asked = RecordPlan(
-            temperatures=(TEMPERATURE,), new_tokens=self._plan.tokens, depth=DEPTH, seed=bench.seed,
+            temperatures=(TEMPERATURE,), new_tokens=self._plan.tokens, depth=DEPTH, seed=bench.seed, top_k=TOP_K,
             head=HeadPass(load_head(folder), pair.draft.device),
         )  # fmt: skip
         return record_file(self.folder / f"{folder.name}.parquet", pair, self.prompts, asked, bench.watch).traces
@@ -105,9 +110,12 @@ class SweptHeads(HeadsExperiment):
 
     def swept(self, bench: PapersBench, texts: ReplayedTexts, thresholds: Sequence[float]) -> ByThreshold:
         """Replay SpecDec++ with each threshold."""
-        return texts.under_all(
-            {h: rule(bench, "specdecpp", 4, LONGEST, {"specdecpp": {"threshold": h, "head": None}}) for h in thresholds}
-        )
+        return texts.under_all({h: with_threshold(bench, h) for h in thresholds})
+
+
+def with_threshold(bench: PapersBench, threshold: float | str) -> Make:
+    """Return what makes SpecDec++ with h, or with one from the costs ("costs")."""
+    return rule(bench, "specdecpp", 4, LONGEST, {"specdecpp": {"threshold": threshold, "head": None}})
 
 
 class AgainstLengths(SweptHeads):
@@ -127,7 +135,9 @@ class AgainstLengths(SweptHeads):
         texts = ReplayedTexts((), heads.texts(BEST), find_costs(self.costs))
         plus, lengths = self.swept(bench, texts, self.thresholds), self._lengths(bench, texts)
         wide = {**plus, **self.swept(bench, texts, self.near_one)}
+        by_costs = texts.under(with_threshold(bench, "costs"))
         figures, rows = {"specdecpp_vs_best_k": _gain(plus, lengths), "wide_vs_best_k": _gain(wide, lengths)}, []
+        figures["by_costs_vs_best_k"] = ratio_of_sums(tuned(lengths), by_costs.ms)
         for name in dict.fromkeys(text.data_set for text in texts.texts):
             theirs = {k: each.only(name) for k, each in lengths.items()}
             gain, wide_gain = (_gain({h: each.only(name) for h, each in some.items()}, theirs) for some in (plus, wide))
@@ -174,16 +184,34 @@ class Shapes(SweptHeads):
             plus = self.swept(bench, texts, self.thresholds)
             found |= {(shape, h): each for h, each in plus.items()}
             best = max(plus, key=lambda h: plus[h].rate)
-            rows.append({"w_rej": shape[0], "D": shape[1], "best h": best, "tokens a second": plus[best].rate})
+            kl, undone = (eval_kl(texts.texts, weight) for weight in (1.0, shape[0]))
+            rows.append({"w_rej": shape[0], "D": shape[1], "eval KL": kl.value, "its weight undone": undone.value,
+                         "best h": best, "tokens a second": plus[best].rate})  # fmt: skip
         papers = tuned({key: each for key, each in found.items() if key[0] == BEST})
-        light, heavy = ([row["best h"] for row in rows if row["w_rej"] == weight] for weight in (1.0, BEST[0]))
         figures = {
             "papers_shape_vs_best": ratio_of_sums(tuned(found), papers),
-            "threshold_6_minus_1": mean_of(np.subtract(heavy, light[: len(heavy)])),
+            "threshold_6_minus_1": self._heavier(rows, "best h"),
+            "eval_kl_6_minus_1": self._heavier(rows, "eval KL"),
         }  # fmt: skip
         return PaperFindings(figures, {"Heads": rows})
+
+    def _heavier(self, rows: Rows, key: str) -> PaperFigure:
+        """Return how much more a column is with the paper's w_rej than with 1."""
+        light, heavy = ([row[key] for row in rows if row["w_rej"] == weight] for weight in (1.0, BEST[0]))
+        return mean_of(np.subtract(heavy, light[: len(heavy)]))
 
     def shapes(self) -> list[Shape]:
         """Return what is tried."""
         grid = [(weight, depth) for weight in self.weights for depth in self.depths]
         return grid if BEST in grid else [BEST, *grid]
+
+
+def eval_kl(texts: Sequence[RecordedText], weight: float) -> PaperFigure:
+    """Return the mean over texts of the binary KL of acceptance from what the head says of each drafted token (appendix
+    D.3), once a weight of rejections is undone: 1 leaves it as it is."""
+    means = []
+    for text in texts:
+        assert text.head is not None
+        said, chances = (torch.from_numpy(each.ravel()) for each in (text.head[:, 1:], text.acceptance[:, :-1]))
+        means.append(float(binary_kl(chances, said.logit(1e-6) + math.log(weight)).mean()))
+    return mean_of(means)

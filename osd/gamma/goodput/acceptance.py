@@ -22,6 +22,8 @@ Effect = list[float]
 """Mean and variance of a term, in log-odds."""
 Look = tuple["Regression", float, Effect, Effect]
 """What a chance came from: model, evidence, the request's term and the token's. :func:`learn` takes it back."""
+Looks = tuple[Look, Look | None, Look | None]
+"""At one token: before its pass, after it, and once an acceptance head has read it."""
 CONTEXTS = 8192
 """Tokens of which a model remembers how drafts fare beside them; the oldest is dropped for another."""
 _CAUTION = 1e-3
@@ -104,19 +106,23 @@ class Acceptance:
         """z: the log-odds of the draft's own probability, to begin with as if it were the truth."""
         self.then = Regression(1.0, 0.25, spread, memory)
         """z: the log-odds of the token before, as :attr:`after` has them."""
+        self.told = Regression(0.5, 0.25, spread, memory)
+        """Beside the log-odds that :attr:`after` has, of a token that an acceptance head has read: z is how far the
+        head's are from those, to begin with believed by half."""
 
     def request(self) -> tuple[Effect, Effect]:
         """Return the terms of a new request: before passes, and after them."""
         return [0.0, self._spread**2], [0.0, self._spread**2]
 
-    def learn(self, looks: list[tuple[Look, Look | None]], drafted: int, taken: int, chances: object) -> None:
+    def learn(self, looks: list[Looks], drafted: int, taken: int, chances: object) -> None:
         """Learn the verdicts on a draft, which end with the first refusal; of a token that was looked at and not kept,
         the chance after its pass is what the models before it learn."""
-        for i, (before, after) in enumerate(looks[: taken + 1]):
+        for i, (before, after, by_head) in enumerate(looks[: taken + 1]):
             told = after and expected(*after[0].look(*after[1:]))
             if i < drafted:
                 told = chances[i] if i < len(chances) else float(i < taken)  # type: ignore[index,arg-type]
-                if after:
-                    after[0].learn(*after[1:], told)
+                for look in (after, by_head):
+                    if look:
+                        look[0].learn(*look[1:], told)
             if told is not None:
                 before[0].learn(*before[1:], told)

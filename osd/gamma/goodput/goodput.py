@@ -18,7 +18,7 @@ import numpy as np
 
 from osd.gamma.base import CostModel, DraftDecision, Observation, Signal
 from osd.gamma.costs.pass_times import FRESH
-from osd.gamma.goodput.acceptance import Acceptance, Effect, Look, expected, log_odds
+from osd.gamma.goodput.acceptance import Acceptance, Effect, Look, Looks, expected, log_odds
 from storage.settings.drafting import GoodputSettings
 
 TRIES = 8
@@ -49,7 +49,7 @@ class Prices(NamedTuple):
 class GoodputRow:
     """One request."""
 
-    __slots__ = ("known", "last", "looks", "next_look", "rule", "survival", "terms")
+    __slots__ = ("before", "known", "last", "looks", "next_look", "rule", "survival", "terms")
 
     def __init__(self, rule: GoodputController) -> None:
         self.rule = rule
@@ -59,11 +59,11 @@ class GoodputRow:
         self.terms = rule.acceptance.request()
         self.last = -1
         """Its text's last token."""
-        self.looks: list[tuple[Look, Look | None]] = []
+        self.looks: list[Looks] = []
         """What the chances of this round's tokens came from."""
         self.next_look: Look = (rule.acceptance.first, 0.0, _NO_TERM, _NO_TERM)
-        self.survival = 1.0
-        """S."""
+        self.survival = self.before = 1.0
+        """S, and S before the newest token."""
 
     def observe(self, seen: Observation) -> None:
         """Learn how the round went."""
@@ -76,7 +76,7 @@ class GoodputRow:
         if seen.drafted or self.looks:
             while len(self.looks) < seen.drafted:  # no pass told of this token: the chance before it is all there is
                 before = self.next_look
-                self.looks.append((before, None))
+                self.looks.append((before, None, None))
                 mean, _ = before[0].look(*before[1:])
                 self.next_look = known.then, mean, self.terms[0], _NO_TERM
             known.learn(self.looks, seen.drafted, seen.accepted, seen.chances)
@@ -87,6 +87,11 @@ class GoodputController:
 
     name: str = "goodput"
     signal: Signal = "peak_token"
+
+    @property
+    def reads_head(self) -> bool:
+        """Whether the planner gives what an acceptance head says beside the signal."""
+        return self._set.head
 
     def __init__(self, costs: CostModel, *, maximum: int, settings: GoodputSettings) -> None:
         self._costs, self._maximum, self._set = costs, maximum, settings
@@ -146,7 +151,7 @@ class GoodputController:
     def _begin(self, row: GoodputRow) -> float:
         """Begin a row's round; return the chance of its first token."""
         first = row.known.first
-        row.rule, row.looks, row.survival = self, [], 1.0
+        row.rule, row.looks, row.survival, row.before = self, [], 1.0, 1.0
         row.next_look = first, 0.0, row.terms[0], first.context(row.last)
         return expected(*first.look(*row.next_look[1:]))
 
@@ -261,10 +266,14 @@ class GoodputController:
         return at, best
 
     def should_continue(
-        self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[tuple[float, int]]
-    ) -> list[DraftDecision]:
-        """Keep the tokens that pay for being verified; go on together while another pass wins more."""
+        self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[tuple[float, int]],
+        estimates: Sequence[float] = (),
+    ) -> list[DraftDecision]:  # fmt: skip
+        """Keep the tokens that pay for being verified; go on together while another pass wins more. ``estimates``: what
+        an acceptance head says of each row's token before, NaN where none does."""
         self.passes = drafted
+        for row, estimate in zip(rows, estimates, strict=False):
+            self._hear(row, estimate)
         falls = [self._look(row, peak, token) for row, (peak, token) in zip(rows, signals, strict=True)]
         prices = self._prices
         if prices is None:
@@ -298,14 +307,25 @@ class GoodputController:
         sure = sum([chances[i] for i in order[:on]]) - rate * (verify[kept + on] - verify[kept])
         return on if more > 0 and sure + more > won else 0
 
+    def _hear(self, row: GoodputRow, estimate: float) -> None:
+        """Take an acceptance head's word on the newest token, beside what is thought of it."""
+        after = row.looks[-1][1] if row.looks else None
+        if after is None or estimate != estimate:
+            return
+        mean, _ = after[0].look(*after[1:])
+        look = row.known.told, log_odds(estimate) - mean, [mean, 0.0], _NO_TERM
+        row.survival = row.before * expected(*look[0].look(*look[1:]))
+        row.looks[-1] = row.looks[-1][0], after, look
+
     def _look(self, row: GoodputRow, peak: float, token: int) -> float:
         """Enter what a pass told of a row; return the chance of the token after, where this one is accepted."""
         known = row.known
         z, own = log_odds(peak), row.terms[1]
         beside = known.after.context(token)
         mean, var = known.after.look(z, own, beside)
+        row.before = row.survival
         row.survival *= expected(mean, var)
-        row.looks.append((row.next_look, (known.after, z, own, beside)))
+        row.looks.append((row.next_look, (known.after, z, own, beside), None))
         beside = known.then.context(token)
         row.next_look = known.then, mean, row.terms[0], beside
         return expected(*known.then.look(mean, row.terms[0], beside))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +15,7 @@ import torch
 from scipy.stats import kstest
 
 from benchmarks.gamma.costs import CostCells, CostTable, Piece, Pieces
+from benchmarks.gamma.heads import estimated, heads_of_halves
 from benchmarks.gamma.oracle import OracleController
 from benchmarks.gamma.record import RecordPlan, fingerprint, record_file, record_traces
 from benchmarks.gamma.rounds import RecordedText, read_recording
@@ -25,7 +27,7 @@ from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass
 from osd.models.pair import Pair
 from storage.errors import BadBenchFile
 from storage.records import Request
-from storage.settings import Settings
+from storage.settings import LearnSettings, Settings
 from tests.benchmarks.gamma.test_oracle import counted
 from tests.support.models import prompts, random_pair
 from tests.support.traces import simulate
@@ -86,6 +88,11 @@ def test_greedy_chains_are_those_of_plain_passes() -> None:
             (p.argmax(-1) == q.argmax(-1)).long().cumprod(0)[: NEW_TOKENS - position]
         )  # past the limit none is drafted
         assert recorded.acceptance[position, : len(agreed)].tolist() == agreed.tolist()
+        judged = min(int(agreed.sum()) + 1, len(agreed))
+        assert recorded.overlap is not None and recorded.likeliest is not None
+        shared = torch.minimum(p, q).sum(-1)[:judged]
+        assert np.allclose(recorded.overlap[position, :judged], shared, atol=1e-4)
+        assert recorded.likeliest[position].tolist() == chain
 
 
 def test_sampled_chains_are_drawn_and_judged_as_by_plain_passes() -> None:
@@ -103,8 +110,67 @@ def test_sampled_chains_are_drawn_and_judged_as_by_plain_passes() -> None:
         assert np.allclose(recorded.acceptance[position], (p[at] / q[at]).clamp(max=1), atol=1e-3)
         assert np.allclose(recorded.confidence[position], unwarped[at], atol=1e-4)
         assert np.allclose(recorded.peak[position], unwarped.amax(-1), atol=1e-4)
+        first, second = unwarped.topk(2).values.T
+        assert recorded.overlap is not None and recorded.margin is not None and recorded.entropy is not None
+        assert recorded.likeliest is not None and recorded.likeliest[position].tolist() == q.argmax(-1).tolist()
+        assert np.allclose(recorded.overlap[position], torch.minimum(p, q).sum(-1), atol=1e-4)
+        assert np.allclose(recorded.margin[position], first - second, atol=1e-4)
+        assert np.allclose(recorded.entropy[position], -(unwarped * unwarped.log()).sum(-1), atol=1e-3)
     assert kstest(places, "uniform").pvalue > 1e-6
     assert 0.05 < (recorded.acceptance < 0.99).mean() < 0.95
+
+
+def test_top_k_cuts_what_is_drawn_and_judged() -> None:
+    asked = RecordPlan(new_tokens=12, depth=3, top_k=2)
+    (recorded,) = record_traces(pair(), "random", PROMPTS[:1], 1.0, asked, Watch())
+    for position in range(recorded.length):
+        before, chain = [*PROMPTS[0], *recorded.text[:position].tolist()], recorded.drafted[position].tolist()
+        q, p = (plain(model.module, before, chain).topk(2, dim=-1) for model in (pair().draft, pair().target))
+        for i, token in enumerate(chain):
+            own, its = (
+                float((each.values[i] * (each.indices[i] == token)).sum() / each.values[i].sum()) for each in (q, p)
+            )
+            assert recorded.acceptance[position, i] == pytest.approx(min(1, its / own), abs=1e-3)
+
+
+def test_heads_of_halves_say_of_texts_that_they_have_not_seen() -> None:
+    asked = RecordPlan(new_tokens=NEW_TOKENS, depth=DEPTH, top_k=8)
+    texts = record_traces(pair(), "random", PROMPTS, 1.0, asked, Watch())
+    told, figures = heads_of_halves(pair(), texts, LearnSettings(head_epochs=2), Watch())
+    assert figures.keys() == {"binary_kl_learned_t1", "binary_kl_constant_t1"}
+    assert all(each.head is not None and each.head.shape == each.acceptance.shape for each in told)
+    other = replace(texts[0], acceptance=1 - texts[0].acceptance)
+    again, _ = heads_of_halves(pair(), [other, *texts[1:]], LearnSettings(head_epochs=2), Watch())
+    assert [np.array_equal(a.head, b.head) for a, b in zip(told, again, strict=True)] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_a_heads_column_is_added_to_texts_recorded_before(tmp_path: Path) -> None:
+    head = AcceptanceHead(HeadConfig(hidden_size=32, depth=1, reject_weight=1.0, draft="", trained_for=""))
+    torch.nn.init.normal_(head.out.weight)
+    path, sets = tmp_path / "rounds.parquet", {"a": PROMPTS[:2]}
+    bare = record_file(path, pair(), sets, RecordPlan(new_tokens=6, depth=3), Watch()).traces
+    passed = HeadPass(head.requires_grad_(False), torch.device("cpu"))
+    asked = RecordPlan(new_tokens=6, depth=3, head=passed)
+    for text, before in zip(record_file(path, pair(), sets, asked, Watch()).traces, bare, strict=True):
+        assert before.head is None and text.head is not None and np.array_equal(text.peak, before.peak)
+        for position in range(text.length):
+            tokens = [*text.prompt.tolist(), *text.text[:position].tolist(), *text.drafted[position].tolist()]
+            said = passed(hidden_of(tokens)[len(text.prompt) + position - 1 : -1])
+            assert text.head[position] == pytest.approx(said.numpy(), abs=1e-4)
+
+
+def hidden_of(tokens: list[int]) -> torch.Tensor:
+    """(T, D) the draft's final hidden states."""
+    with torch.inference_mode():
+        module: Any = pair().draft.module
+        states: torch.Tensor = module.model(input_ids=torch.tensor([tokens]), use_cache=False).last_hidden_state
+    return states[0]
 
 
 def test_sampled_recordings_repeat_by_seed() -> None:
@@ -197,6 +263,27 @@ def test_a_replay_decides_as_an_engine_with_the_tables_costs(name: str, batch: i
     engine.clock = Steady()  # type: ignore[assignment]
     replayed = simulate(traces(), partial(make_controller, serve.gamma), table, batch=batch)
     assert [[(r.gamma, r.drafted, r.accepted) for r in rounds] for rounds in replayed.by_request] == decoded(engine)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_goodput_with_a_head_decides_in_a_replay_as_in_an_engine() -> None:
+    torch.manual_seed(0)
+    head = AcceptanceHead(HeadConfig(hidden_size=32, depth=1, reject_weight=1.0, draft="", trained_for=""))
+    torch.nn.init.normal_(head.out.weight)
+    estimates = HeadPass(head.requires_grad_(False), torch.device("cpu"))
+    told = estimated(pair(), traces(), estimates, Watch())
+    table = CostTable(
+        "steady", "", CostCells([(1, n, 2.0 / n) for n in range(1, DEPTH + 1)]), Pieces((Piece(start_ms=4),))
+    )
+    counted = []
+    for listens in (False, True):
+        serve = settings("goodput", 1).changed(gamma={"goodput": {"head": listens}})
+        engine = Engine(pair(), serve)
+        engine.pool.head, engine.clock = estimates, Steady()  # type: ignore[assignment]
+        replayed = simulate(told, partial(make_controller, serve.gamma), table)
+        counted.append([[(r.gamma, r.drafted, r.accepted) for r in rounds] for rounds in replayed.by_request])
+        assert counted[-1] == decoded(engine)
+    assert counted[0] != counted[1]
 
 
 @pytest.mark.parametrize("ends", [False, True])

@@ -52,6 +52,20 @@ def test_a_recording_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert not read.of("drawn", 0.0)
 
 
+def test_columns_that_came_later_may_lack(tmp_path: Path) -> None:
+    bare, path = sampled_trace(5, 4), tmp_path / "rounds.parquet"
+    later = {name: (bare.peak / 2).astype(np.float16).astype(np.float32) for name in ("margin", "entropy", "overlap")}
+    full = replace(bare, likeliest=bare.drafted + 1, **later)
+    write_recording(path, replace(recording(full), top_k=50))
+    read = read_recording(path)
+    assert read.top_k == 50 and same(read.traces[0], full)
+    table = pq.read_table(path).drop_columns(["likeliest", *later])
+    about = table.schema.metadata[b"osd.rounds"].replace(b', "top_k": 50', b"")
+    pq.write_table(table.replace_schema_metadata({"osd.rounds": about}), path)
+    old = read_recording(path)
+    assert old.top_k == 0 and same(old.traces[0], bare)
+
+
 def test_an_empty_recording_can_be_kept(tmp_path: Path) -> None:
     write_recording(tmp_path / "none.parquet", replace(recording(greedy_trace([0])), traces=()))
     assert read_recording(tmp_path / "none.parquet").traces == ()

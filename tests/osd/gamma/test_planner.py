@@ -91,6 +91,29 @@ def test_only_rows_that_still_draft_are_steered_each_by_its_own_signal() -> None
     assert sorted(read) == ["confidence", "peak"]
 
 
+class Hearing(Telling):
+    reads_head = True
+
+    def should_continue(self, rows, drafted, signals, estimates=()):  # type: ignore[no-untyped-def]
+        return [
+            ANSWERS[signal] if estimate > 0.5 else DraftDecision.LAST
+            for signal, estimate in zip(signals, estimates, strict=True)
+        ]
+
+
+def test_a_rule_that_reads_a_head_is_given_what_it_says_of_its_own_rows() -> None:
+    hearing, usual = Hearing("peak"), Telling("peak")
+    rows = [Line(each, Told(4, ANSWERS)) for each in (hearing, usual, hearing)]
+    planner, lengths, read = (
+        GammaPlanner(usual, {}),
+        [4, 4, 4],
+        {"peak": [0.9, 0.9, 0.9], "acceptance": [0.4, 0.1, 0.8]},
+    )
+    planner.plan(rows)
+    planner.should_continue(rows, lengths, 2, lambda signal: read[signal])
+    assert lengths == [2, 4, 4]
+
+
 def test_nothing_is_read_where_nobody_asks() -> None:
     blind = Telling("none")
     lengths = [4, 4]

@@ -45,9 +45,23 @@ def test_it_finds_how_often_tokens_are_accepted(rate: float) -> None:
     for _ in range(600):
         request = known.request()
         look = known.first, 0.0, request[0], known.first.context(chance.randrange(50))
-        known.learn([(look, None)], 1, int(chance.random() < rate), ())
+        known.learn([(look, None, None)], 1, int(chance.random() < rate), ())
     said = expected(*known.first.look(0.0, [0.0, 1.0], [0.0, 1.0]))
     assert said == pytest.approx(rate, abs=0.1)
+
+
+def test_a_head_is_believed_as_far_as_it_was_right() -> None:
+    chance, known = random.Random(3), Acceptance(1.0, 200.0)
+    nobody = [0.0, 0.0]
+    for knows in (True, False):
+        for _ in range(600):
+            likely = chance.choice([0.1, 0.9])
+            said = likely if knows else chance.choice([0.1, 0.9])
+            after = known.after, 0.0, nobody, nobody
+            mean, _ = after[0].look(*after[1:])
+            told = known.told, log_odds(said) - mean, [mean, 0.0], nobody
+            known.learn([((known.first, 0.0, nobody, nobody), after, told)], 1, int(chance.random() < likely), ())
+        assert (0.7 if knows else -0.2) < known.told.slope < (1.3 if knows else 0.3)
 
 
 def test_a_request_that_fares_worse_than_others_is_found_out() -> None:
@@ -55,7 +69,7 @@ def test_a_request_that_fares_worse_than_others_is_found_out() -> None:
     good, bad = known.request(), known.request()
     for k in range(40):
         for request, taken in ((good, 1), (bad, 0)):
-            known.learn([((known.first, 0.0, request[0], known.first.context(k)), None)], 1, taken, ())
+            known.learn([((known.first, 0.0, request[0], known.first.context(k)), None, None)], 1, taken, ())
     chances = [expected(*known.first.look(0.0, request[0], [0.0, 1.0])) for request in (good, bad)]
     assert chances[0] > 0.6 and chances[1] < 0.4
 
@@ -63,7 +77,7 @@ def test_a_request_that_fares_worse_than_others_is_found_out() -> None:
 def test_verdicts_end_with_the_first_refusal() -> None:
     known = Acceptance(1.0, 200.0)
     request = known.request()
-    looks = [((known.then, 0.0, request[0], known.then.context(k)), None) for k in range(4)]
+    looks = [((known.then, 0.0, request[0], known.then.context(k)), None, None) for k in range(4)]
     known.learn(looks, 4, 1, ())
     assert known.then.context(1)[0] < 0 and known.then.context(2) == [0.0, 1.0]
 

@@ -86,6 +86,27 @@ def test_the_depth_is_the_best_of_all_that_there_are() -> None:
         assert worth[found[0]] == pytest.approx(max(worth))
 
 
+def test_a_draft_goes_on_by_what_a_head_says_of_its_tokens() -> None:
+    def drafted(estimate: float) -> int:
+        rule = GoodputController(timed(1), maximum=12, settings=GoodputSettings(head=True))
+        rule.credit, row, length = 99.0, rule.start(), 0
+        for _ in range(40):  # tokens are accepted where the head says so
+            chance, length = random.Random(7), rule.plan([row], [99], 1)[0]
+            for passes in range(1, length + 1):
+                (go,) = rule.should_continue([row], passes, [(0.9, 5)], [0.9 if passes == 1 else estimate])
+                if go is not DraftDecision.ON:
+                    length = passes
+                    break
+            taken = 0
+            while taken < length and chance.random() < estimate:
+                taken += 1
+            row.observe(Observation(length, length, taken, [chance.randrange(40)]))
+        return length
+
+    assert drafted(0.95) > drafted(0.6) > 0
+    assert GoodputController(timed(1), maximum=12, settings=GoodputSettings()).reads_head is False
+
+
 def test_before_anything_was_timed_one_row_tries_a_token() -> None:
     rule = GoodputController(CostModel(), maximum=12, settings=GoodputSettings())
     assert rule.plan([rule.start() for _ in range(3)], [0, 9, 9], 3) == [0, 1, 0]
