@@ -278,7 +278,7 @@ class DraftVersion:
     digest: str
     """SHA-256 of the folder's files (names and contents), hexadecimal."""
     kind: str
-    """``full``, ``lora``, ``medusa``, ``eagle`` or ``eagle3`` for a feature draft, ``head`` for an acceptance head."""
+    """``full``, ``lora``, ``head`` for an acceptance head, or a feature draft's kind."""
     state: VersionState
     created_at: float
     path: str

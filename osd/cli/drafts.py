@@ -84,11 +84,11 @@ class NewDraft:
     """A Hugging Face folder or hub name. Default: serve.target."""
     source: Annotated[str, typer.Option("--from", metavar="REPO")] | None = None
     """Fetch it from this repository of the Hub."""
-    kind: Literal["small", "medusa", "eagle", "eagle3", "mtp"] = "small"
-    """small: some of the target's layers with its embeddings and output layer. medusa, eagle, eagle3: random weights
-    over the target's hidden states. mtp: the head in the target's checkpoint, or a random one."""
+    kind: Literal["small", "medusa", "eagle", "eagle3", "peagle", "dflash", "mtp"] = "small"
+    """small: some of the target's layers with its embeddings and output layer. mtp: the head in the target's
+    checkpoint, or a random one. Others: random weights over the target's hidden states."""
     layers: Count | None = None
-    """How many layers (small). Default: a twelfth of the target's."""
+    """How many layers (small, peagle, dflash). Default: a twelfth of the target's; 2."""
     heads: Annotated[int, typer.Option(metavar="N", min=1, max=64)] | None = None
     """How many heads (medusa). Default: 4."""
 
@@ -97,10 +97,10 @@ class NewDraft:
 def new(here: CommandContext, wanted: NewDraft) -> None:
     """Make a draft for a target that has none, as number 0 of its line: `osd serve --draft NAME` starts with it.
 
-    A small draft's layers are evenly spaced ones of the target's, the first and the last among them. The other kinds
-    read the hidden states of the target's pass, with its embeddings and output layer; where
-    learn.draft_vocabulary is set they propose so many tokens. All guess badly until they have learned from traffic.
-    With --from it is what `osd drafts push` put on the Hub, or any draft for the target.
+    A small draft's layers are evenly spaced ones of the target's, the first and the last among them. Other kinds read
+    the hidden states of the target's pass, with its embeddings and output layer; where learn.draft_vocabulary is set
+    they propose so many tokens. peagle and dflash draft all tokens in one pass. All guess badly until they have learned
+    from traffic. With --from it is what `osd drafts push` put on the Hub, or any draft for the target.
 
     Example: `osd drafts new default --kind small --target ./target`
     """
@@ -110,7 +110,7 @@ def new(here: CommandContext, wanted: NewDraft) -> None:
     draft, kind = wanted.draft, wanted.kind
     if not (target := wanted.target or here.settings.serve.target):
         raise typer.BadParameter("no target is named; give --target, or set serve.target")
-    if wanted.layers is not None and kind != "small":
+    if wanted.layers is not None and kind not in ("small", "peagle", "dflash"):
         raise typer.BadParameter(f"a draft of kind {kind} has one layer; leave --layers out")
     if wanted.heads is not None and kind != "medusa":
         raise typer.BadParameter("only --kind medusa has heads to count")
@@ -123,7 +123,7 @@ def new(here: CommandContext, wanted: NewDraft) -> None:
             version = new_small_draft(store, draft, target, wanted.layers)
         else:
             tokens = here.settings.learn.draft_vocabulary
-            version = new_feature_version(store, draft, target, kind, wanted.heads, tokens)
+            version = new_feature_version(store, draft, target, kind, wanted.heads, tokens, wanted.layers)
         made = store.versions.provenance(version)["provenance"]
         kept = {name: made[name] for name in ("of", "layers", "kind", "from") if name in made}
         store.trail.note("drafts new", version.id, kept)
@@ -154,15 +154,17 @@ def export(
     version: VersionArgument,
     destination: Annotated[Path, typer.Argument(help="A folder that is not there yet.", metavar="FOLDER")],
     adapter: Annotated[bool, "Keep an adapter as one, over its base's folder in the store."] = False,
-    speculators: Annotated[bool, "Write an EAGLE-3 draft in the speculators library's form."] = False,
+    speculators: Annotated[
+        bool, "Write an EAGLE-3, P-EAGLE or DFlash draft in the speculators library's form."
+    ] = False,
     merged: Annotated[bool, "Write the target's checkpoint with this MTP head in it."] = False,
 ) -> None:
     """Write a version to a plain Hugging Face folder.
 
     transformers, vLLM and SGLang load it as a draft model. An adapter is merged into its base's weights. The files are
     checked against their digest first, and the folder is loaded before the command ends. With --speculators it names
-    its target and learn.steps drafted tokens, and `vllm serve FOLDER` serves both. With --merged vLLM drafts by what
-    the target brings: --speculative-config '{"method": "mtp", "num_speculative_tokens": 4}'.
+    its target and learn.steps drafted tokens, or DFlash's block, and `vllm serve FOLDER` serves both. With --merged
+    vLLM drafts by what the target brings: --speculative-config '{"method": "mtp", "num_speculative_tokens": 4}'.
     """
     with here.store() as store:
         version = store.versions.get(version).id

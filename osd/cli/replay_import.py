@@ -43,7 +43,7 @@ class ReadingOptions:
     target: Model | None = None
     """The target that reads conversations. Default: serve.target."""
     draft: Model | None = None
-    """The draft that is to learn, where the store has none yet; Medusa, EAGLE and EAGLE-3 too. Default: serve.draft."""
+    """The draft that is to learn, where the store has none yet, of any kind. Default: serve.draft."""
     route: Name = DEFAULT_ROUTE
     """The route that conversations belong to."""
     turns: Literal["last", "all"] = "last"

@@ -43,7 +43,7 @@ class FeatureDrafter(CausalDrafter):
         self._columns: WeakKeyDictionary[SequenceState, int] = WeakKeyDictionary()
         """Columns that have been read, by row."""
         self._hidden = torch.empty(0)
-        """(B, H) the newest features of the rows that draft."""
+        """(B, H) the newest features of the rows that draft, or of all that they draft."""
 
     def read_target(self, target: Decoder) -> None:
         """Read the hidden states of this target, whose cache keeps them from its next pass on."""
@@ -57,7 +57,7 @@ class FeatureDrafter(CausalDrafter):
 
     def columns(self, row: SequenceState) -> int:
         """Return how many of a row's columns have been read; Medusa looks at the last one alone."""
-        if not self.features.runs_on:
+        if not self.features.reads:
             return max(0, row.length - 2)
         return self._columns.get(row, 0) if row.drafter_seen else 0
 
@@ -71,7 +71,7 @@ class FeatureDrafter(CausalDrafter):
         try:
             lengths = self._prefill(request, lengths, 0)
             if any(lengths):
-                trees.grow(self._base(request, [length > 0 for length in lengths]), lengths)
+                trees.grow(self._base(request, lengths, [length > 0 for length in lengths]), lengths)
         except Exception as error:  # what was drawn before it was raised is verified all the same
             self.failure = error
         return trees.draft()
@@ -84,7 +84,7 @@ class FeatureDrafter(CausalDrafter):
 
     def move_row(self, source: int, target: int, row: SequenceState) -> None:
         """Move a row in the cache."""
-        if self.features.runs_on:
+        if self.features.reads:
             self.features.move_row(source, target, self.columns(row))
 
     # chains, as CausalDrafter grows them
@@ -115,8 +115,9 @@ class FeatureDrafter(CausalDrafter):
             begin += count
             self._columns[row], row.drafter_seen = begin, max(1, begin)
 
-    def _base(self, request: DraftRequest, going: Sequence[bool]) -> Tensor:
-        """Read the last columns of the rows that are going to draft; return the features after them, (B, H)."""
+    def _base(self, request: DraftRequest, lengths: Sequence[int], going: Sequence[bool]) -> Tensor:
+        """Read the last columns of the rows that are going to draft so many tokens; return the features after them, as
+        :meth:`osd.models.features.decoder.FeatureDecoder.read`."""
         rows, starts = request.rows, [self.columns(row) for row in request.rows]
         counts = [row.length - 1 - start if goes else 0 for row, start, goes in zip(rows, starts, going, strict=True)]
         features = torch.zeros(len(rows), max(counts), self.features.draft.feature_size,
@@ -127,7 +128,7 @@ class FeatureDrafter(CausalDrafter):
                 inputs = self._inputs(request.places[index], row, start, count)
                 features[index, :count], tokens[index, :count] = inputs
                 self._columns[row], row.drafter_seen = row.length - 1, row.length
-        return self.features.read(starts, features, tokens, counts)
+        return self.features.read(starts, features, tokens, counts, ahead=max(lengths))
 
     def _inputs(self, place: int, row: SequenceState, begin: int, count: int) -> tuple[Tensor, Tensor]:
         """Return the target's features (count, F) of a row's columns from ``begin`` on, and the tokens after them;
@@ -151,7 +152,7 @@ class FeatureDrafter(CausalDrafter):
     def _feed(self, request: DraftRequest, chain: Chain) -> Feed:
         """Read the rows' columns before the first pass, and then the drafted tokens that were not read."""
         if not chain.passes:
-            self._hidden = self._base(request, chain.going)
+            self._hidden = self._base(request, chain.lengths, chain.going)
         for index in range(chain.fed, chain.size):
             starts = [row.length - 1 + index for row in request.rows]
             self._hidden = self.features.go_on(starts, self._hidden, chain.tokens[index])

@@ -84,9 +84,10 @@ def _feature_ms(draft: FeatureDecoder, at: int, rows: int, passes: int, unread: 
     features = torch.zeros(*sizes, draft.draft.feature_size, dtype=draft.cache_dtype, device=draft.device)
     tokens = torch.zeros(sizes, dtype=torch.long, device=draft.device)
     with Clock(draft.device) as clock:
-        hidden = draft.read([0] * rows, features, tokens, [sizes[1]] * rows)
+        passes = min(passes, draft.most)
+        hidden = draft.read([0] * rows, features, tokens, [sizes[1]] * rows, ahead=passes)
         for step in range(passes):
-            draft.logits(hidden, min(step, draft.most - 1)).argmax(-1).cpu()
+            draft.logits(hidden, step).argmax(-1).cpu()
             hidden = draft.go_on([at + step] * rows, hidden, tokens[:, 0]) if step + 1 < passes else hidden
         clock.split()
     return clock.first_busy_ms

@@ -15,7 +15,7 @@ from osd.models.encoder_decoder import decoder_inputs
 from osd.models.features.checkpoint import merge_heads
 from osd.models.features.files import WEIGHTS as FEATURE_WEIGHTS
 from osd.models.features.files import load_feature_draft, save_feature_draft
-from osd.models.features.speculators import TYPE, rewrite_for_speculators
+from osd.models.features.speculators import ARCHITECTURES, TYPE, rewrite_for_speculators
 from osd.models.features.target import FeatureTarget
 from osd.models.lora.adapter import CONFIG, WEIGHTS
 from osd.models.lora.merging import merged as merged_adapter
@@ -25,19 +25,19 @@ from osd.models.weights import LOAD_ERRORS, LOAD_LOCK, first_line, read_weights,
 from storage.errors import BadInput, ModelNotLoaded, WeightsDamaged
 from storage.records import DraftVersion
 from storage.store import Store
-from storage.versions.feature_kinds import EAGLE3, FEATURE_KINDS, MTP, read_config
+from storage.versions.feature_kinds import FEATURE_KINDS, MTP, read_config
 
 
 def lacks_rows(kind: str, folder: Path) -> bool:
-    """Return whether a folder of this kind lacks an output layer that vLLM's loader demands: Medusa's, and EAGLE-3's
-    over a draft vocabulary; or is in another form than later versions are, which are published over it."""
+    """Return whether a folder of this kind lacks an output layer that vLLM's loader demands: Medusa's, and any but
+    EAGLE's over a draft vocabulary; or is in another form than later versions are, which are published over it."""
     if TYPE in read_config(folder):
         return True
     with safe_open(folder / FEATURE_WEIGHTS, "pt") as file:
         names = set(file.keys())
     if any("lm_head" in name for name in names):
         return False
-    return kind == "medusa" or (kind == "eagle3" and "d2t" in names)
+    return kind == "medusa" or (kind != "eagle" and "d2t" in names)
 
 
 def complete(store: Store, version: DraftVersion, folder: Path, speculators: int | None) -> None:
@@ -81,8 +81,8 @@ def export(
     version = store.versions.get(version_id)
     if adapter and version.kind != "lora":
         raise BadInput(reason=f"{version_id} is no adapter: it has weights of its own. Leave --adapter out.")
-    if speculators is not None and version.kind != EAGLE3:
-        reason = f"{version_id} is of kind {version.kind}; the speculators form is written of eagle3 alone."
+    if speculators is not None and version.kind not in ARCHITECTURES:
+        reason = f"{version_id} is of kind {version.kind}; the speculators form is of {', '.join(ARCHITECTURES)} alone."
         raise BadInput(reason=reason)
 
     if merged and version.kind != MTP:

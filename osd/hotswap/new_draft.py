@@ -46,15 +46,16 @@ def new_small_draft(store: Store, draft: str, target: str, layers: int | None = 
 
 
 def new_feature_version(
-    store: Store, draft: str, target: str, kind: Kind, heads: int | None = None, vocabulary: int | None = None
-) -> DraftVersion:
+    store: Store, draft: str, target: str, kind: Kind, heads: int | None = None, vocabulary: int | None = None,
+    layers: int | None = None,
+) -> DraftVersion:  # fmt: skip
     """Make a feature draft of random weights for a target, or take its own MTP head, and enter it as number 0 of the
     draft's line for it.
 
-    ``heads``: of Medusa; ``vocabulary``: how many of the target's tokens it proposes, None for all. Number 0 has as
-    many as the versions after it, for an engine takes no version of another form than it has. What is entered has been
-    loaded as servers load it. Raises BadInput for a name that is taken or cannot be one, FeatureDraftMismatch,
-    ModelNotLoaded, StoreWriteFailed.
+    ``heads``: of Medusa; ``layers``: of P-EAGLE and DFlash; ``vocabulary``: how many of the target's tokens it
+    proposes, None for all. Number 0 has as many as the versions after it, for an engine takes no version of another
+    form than it has. What is entered has been loaded as servers load it. Raises BadInput for a name that is taken or
+    cannot be one, FeatureDraftMismatch, ModelNotLoaded, StoreWriteFailed.
     """
     module, digest, checkpoint = _read(store, draft, target)
     read = FeatureTarget(module, target, digest)
@@ -63,7 +64,8 @@ def new_feature_version(
             taken = kind == MTP and take_heads(checkpoint, Path(folder))
             if not taken:
                 ids = first_vocabulary(read, vocabulary)
-                save_feature_draft(new_feature_draft(kind, read, heads=heads, token_map=ids), folder, read)
+                made = new_feature_draft(kind, read, heads=heads, token_map=ids, layers=layers)
+                save_feature_draft(made, folder, read)
         size = sum(map(torch.numel, load_feature_draft(folder, read).parameters()))
         facts = {"made_for": target, "target": digest, "kind": kind, "parameters": size, "taken": taken}
         return store.versions.register_root(draft, Path(folder), facts, target=digest)

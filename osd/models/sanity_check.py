@@ -70,7 +70,7 @@ def require_drafts(decoder: FeatureDecoder, version: str) -> None:
     tokens = torch.arange(TOKENS, device=decoder.device).unsqueeze(0) * (draft.vocab_size // TOKENS)
     features = torch.ones(1, TOKENS, draft.feature_size, device=decoder.device, dtype=decoder.cache_dtype)
     try:
-        hidden = beside.read([0], features, tokens, [TOKENS])
+        hidden = beside.read([0], features, tokens, [TOKENS], ahead=1)
         logits = beside.logits(beside.go_on([TOKENS], hidden, tokens[:, 0]))
     except NO_MEMORY:
         raise

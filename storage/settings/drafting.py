@@ -14,7 +14,7 @@ from storage.settings.section import OpenSection, Section
 class DrafterSettings(OpenSection):
     kind: str = "causal"
     """Who drafts: causal, the draft, in chains; tree, the draft, in trees where it reads the target's hidden states
-    (Medusa, EAGLE, EAGLE-3); blended, the draft and a table of n-grams that learns from what is served, where
+    (Medusa, EAGLE, DFlash …); blended, the draft and a table of n-grams that learns from what is served, where
     that is more often right; trigram, that table alone; lookup, in a request's own text; universal, a draft with a
     vocabulary of its own, which does not learn; or a drafter that an installed package brings."""
     tree_nodes: int = Field(default=24, ge=1, le=1024)

@@ -54,8 +54,8 @@ class LearnSettings(Section):
     clip_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this norm."""
     method: Literal["full", "lora"] = "full"
-    """Train all weights, or a LoRA adapter over the starting draft (PEFT). Medusa, EAGLE and EAGLE-3
-    drafts have about an adapter's size and take none."""
+    """Train all weights, or a LoRA adapter over the starting draft (PEFT). Drafts that read hidden states have about an
+    adapter's size and take none."""
     lora_rank: int = Field(default=32, ge=1)
     """Rank of a new adapter in the layers."""
     lora_head_rank: int = Field(default=16, ge=0)
@@ -70,7 +70,8 @@ class LearnSettings(Section):
     """Memory for hidden states that were recomputed, for further epochs, the gate and later runs; 0: none."""
     steps: int = Field(default=3, ge=1, le=16)
     """Steps that a feature draft is trained and judged on: the first on the target's hidden states, the others on its
-    own (EAGLE-3's training-time test); of Medusa, its heads."""
+    own (EAGLE-3's training-time test); of Medusa, its heads; of P-EAGLE and DFlash, the first tokens of a pass: to
+    teach a whole block, set its size − 1."""
     step_weight: float = Field(default=0.8, gt=0, le=1)
     """λ: step k of them, from 0, weighs λ^k."""
     feature_weight: float = Field(default=10.0, ge=0)

@@ -12,9 +12,11 @@ from typing import Any
 
 from storage.errors import ModelFileDamaged
 
-MEDUSA, EAGLE, EAGLE3, MTP = "medusa", "eagle", "eagle3", "mtp"
-FEATURE_KINDS = (MEDUSA, EAGLE, EAGLE3, MTP)
+MEDUSA, EAGLE, EAGLE3, PEAGLE, DFLASH, MTP = "medusa", "eagle", "eagle3", "peagle", "dflash", "mtp"
+FEATURE_KINDS = (MEDUSA, EAGLE, EAGLE3, PEAGLE, DFLASH, MTP)
 """Kinds of drafts that read the target's hidden states; the version's ``kind``."""
+_MASKS = ("mask_token_id", "pard_token", "ptd_token_id")
+"""Fields that name the token of masked columns."""
 _MIXING = re.compile(r"^(?:model\.)?fc\.weight$")
 """What stands before an EAGLE draft's layer."""
 MTP_NAMES = re.compile(r"^(?:model\.)?mtp(?:_layers)?\.")
@@ -37,9 +39,13 @@ def feature_kind(folder: Path) -> str | None:
     """Return the kind of feature draft in a folder; None for any other folder. Published EAGLE folders call themselves
     a Llama of one layer, and are known by the weights that stand before it."""
     facts = read_config(folder)
-    named = str(facts.get("architectures")).lower()
+    named = str(facts.get("speculators_model_type") or facts.get("architectures")).lower()
     if facts.get("model_type") == MEDUSA or named == "['medusamodel']":
         return MEDUSA
+    if DFLASH in named or "dspark" in named:  # what is none of osd's DFlash is refused by name, when it is loaded
+        return DFLASH
+    if PEAGLE in named or (EAGLE3 in named and any(facts.get(name) is not None for name in _MASKS)):
+        return PEAGLE
     for kind in (EAGLE3, EAGLE):
         if kind in named:
             return kind

@@ -64,8 +64,8 @@ def servable_files(folder: Path) -> list[Path]:
 
 
 def kind_of(folder: Path) -> str:
-    """Return ``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``ngram`` for a table, ``medusa``,
-    ``eagle``, ``eagle3`` or ``mtp`` for a feature draft, else ``full``."""
+    """Return ``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``ngram`` for a table, a feature
+    draft's kind, else ``full``."""
     if (folder / HEAD_CONFIG).exists():
         return "head"
     if (folder / NGRAM_CONFIG).exists():

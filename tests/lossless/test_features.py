@@ -1,8 +1,8 @@
-"""Texts with feature drafts (Medusa, EAGLE, EAGLE-3) are the target's: chains and trees, greedy and drawn, and swaps.
+"""Texts with feature drafts (Medusa, EAGLE, DFlash …) are the target's: chains and trees, greedy and drawn, and swaps.
 
 Distributions as in tests/lossless/test_distribution.py: 1,500 engine samples of two-token texts against the target's
-own probabilities, a chi-square test at level 1e-4. With the seven cases below a false alarm has odds of at most 1 in
-1,400 for fresh seeds; the seeds are fixed.
+own probabilities, a chi-square test at level 1e-4. With the eleven cases below a false alarm has odds of at most 1 in
+900 for fresh seeds; the seeds are fixed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def rates(engine: Engine, asked: Sequence[Request]) -> tuple[float, float]:
     )
 
 
-SHORT = {("llama", "eagle"), ("llama", "medusa"), ("qwen3", "eagle3"), ("gpt2", "eagle"), ("gpt_neox", "eagle3")}
+SHORT = {
+    ("llama", "eagle"), ("llama", "medusa"), ("qwen3", "eagle3"), ("gpt2", "eagle"), ("gpt_neox", "eagle3"),
+    ("llama", "dflash"), ("qwen3", "peagle"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -195,7 +198,8 @@ def test_routes_of_feature_drafts_and_ordinary_ones_share_a_batch(drafter: str) 
     engine = engine_of(pair, drafter, serve__max_batch=6, serve__prefill_tokens=64)
     asked = [Request(p, max_new_tokens=30) for p in prompts(18, seed=6, longest=60)]
     served: set[str] = set()
-    seats = {request.id: (DEFAULT_DRAFT, *KINDS)[i % 4] for i, request in enumerate(asked)}
+    kinds = ("eagle3", "peagle", "dflash")
+    seats = {request.id: (DEFAULT_DRAFT, *kinds)[i % 4] for i, request in enumerate(asked)}
     join = engine.pool.join
     engine.pool.join = lambda row, draft: join(row, seats[row.request.id])  # type: ignore[method-assign]
     for request in asked:
@@ -203,7 +207,7 @@ def test_routes_of_feature_drafts_and_ordinary_ones_share_a_batch(drafter: str) 
     done, steps = {}, 0
     while engine.busy:
         if steps in (1, 4, 7):
-            kind = KINDS[steps // 3]
+            kind = kinds[steps // 3]
             model = feature_model(kind, trained(kind, pair.target), pair.target)
             loaded = LoadedVersion(kind, kind, model.limit, kind, model.decoder(1, 96), 1, owned=True)
             assert engine.draft_manager.residence.let_in(loaded) == "taken"
@@ -213,7 +217,7 @@ def test_routes_of_feature_drafts_and_ordinary_ones_share_a_batch(drafter: str) 
                 served |= {each.draft_version for each in output.completion.rounds}
         steps += 1
     assert [done[r.id] for r in asked] == [alone(pair.target.module, r.prompt_tokens, 30) for r in asked]
-    assert set(KINDS) < served
+    assert set(kinds) < served
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -244,6 +248,10 @@ CASES = [
     pytest.param("eagle", "tree", Sampling(0.7, top_k=6, top_p=0.9), 3, None, marks=pytest.mark.long),
     ("eagle3", "tree", Sampling(1.0), 64, (1, 2, 4, 5, 8)),
     ("medusa", "tree", Sampling(1.0), 64, None),
+    ("dflash", "causal", Sampling(1.0), 64, None),
+    ("peagle", "causal", Sampling(1.0), 64, None),
+    pytest.param("dflash", "tree", Sampling(1.0), 64, (1, 2, 4, 5, 8), marks=pytest.mark.long),
+    pytest.param("peagle", "tree", Sampling(0.7, top_k=6, top_p=0.9), 3, None, marks=pytest.mark.long),
     pytest.param("eagle", "causal", Sampling(0.8), 8, (1, 2, 4, 5, 8), marks=pytest.mark.long),
     pytest.param("medusa", "causal", Sampling(1.0), 1, None, marks=pytest.mark.long),
 ]

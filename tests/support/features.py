@@ -68,3 +68,16 @@ def feature_pair(
     target = model_of(random_module(family, vocabulary=vocabulary), "target")
     draft = feature_model("draft", trained(kind, target, steps, seed, list(token_map) if token_map else None), target)
     return Pair(target, draft, None, frozenset() if eos is None else frozenset([eos]))
+
+
+def random_at_once(kind: str, target: Any, token_map: list[int] | None = None, **facts: Any) -> Any:
+    """A P-EAGLE or DFlash draft with these fields, whose weights are random, norms too."""
+    draft = new_feature_draft(kind, target, token_map=token_map)  # type: ignore[arg-type]
+    config = draft.config
+    config.update({"use_sliding_window": "sliding_window" in facts, **facts})
+    draft = type(draft)(config, draft.token_map)
+    generator = torch.Generator().manual_seed(4)
+    for weight in draft.parameters():
+        drawn = torch.randn(weight.shape, generator=generator)
+        weight.data = 1 + 0.3 * drawn if weight.dim() == 1 else 1.5 * drawn / weight.shape[-1] ** 0.5
+    return draft.eval().requires_grad_(False)

@@ -40,7 +40,9 @@ class FeatureDraft(nn.Module):
     """A draft that reads the target's hidden states."""
 
     kind: ClassVar[str]
-    """medusa, eagle, eagle3 or mtp."""
+    """One of :data:`storage.versions.feature_kinds.FEATURE_KINDS`."""
+    at_once: ClassVar[bool] = False
+    """Whether one pass drafts all tokens, behind columns that are masked."""
 
     def __init__(self, config: Any, token_map: Tensor | None = None) -> None:
         """``config``: as its folder's config.json says it; ``token_map`` (Vd,): the target's ids that it can propose,
@@ -51,6 +53,17 @@ class FeatureDraft(nn.Module):
         """An output layer of its own, (V or Vd, H); None where it is the target's."""
         self.token_map: Tensor | None
         self.register_buffer("token_map", token_map, persistent=False)
+
+    def own_output_layer(self, wanted: bool) -> None:
+        """Make an output layer of its own, over what it can propose, where that is wanted."""
+        if wanted:
+            size = self.vocab_size if self.token_map is None else len(self.token_map)
+            self.lm_head = nn.Linear(self.hidden_size, size, bias=False)
+
+    @property
+    def mask_token(self) -> int:
+        """The token whose embedding stands in masked columns, of a draft that has such."""
+        return int(self.config.mask_token_id)
 
     @property
     def hidden_size(self) -> int:
@@ -117,7 +130,7 @@ def id_list(token_map: Tensor | Sequence[int] | None) -> list[int] | None:
 
 class FeatureDraftNotLoaded(PairError):
     """{path} is no feature draft: {reason} A folder of one holds config.json and model.safetensors, as vLLM's loaders
-    of Medusa, EAGLE and EAGLE-3 take them; `osd drafts new NAME --kind eagle` makes one."""
+    of Medusa, EAGLE, EAGLE-3, P-EAGLE and DFlash take them; `osd drafts new NAME --kind eagle` makes one."""
 
 
 class FeatureDraftMismatch(PairError):

@@ -36,6 +36,11 @@ def require_fit(folder: Path, facts: Mapping[str, Any], target: FeatureTarget, d
     if facts.get("vocab_size") != target.vocab_size:
         raise refuse(f"it has {facts.get('vocab_size')} token ids, and the target {target.vocab_size}.")
     read = facts.get("eagle_aux_hidden_state_layer_ids", ())
+    if any(each + 2 > target.layers for each in facts.get("target_layer_ids", ())):
+        read = facts["target_layer_ids"]
+        raise refuse(f"it reads layers {list(read)}, and of the target those from 0 to {target.layers - 2}.")
+    if facts.get("mask_token_id", 0) >= target.vocab_size:
+        raise refuse(f"its mask_token_id is {facts['mask_token_id']}, and the target has {target.vocab_size} tokens.")
     if any(each > target.layers for each in read):
         raise refuse(f"it reads hidden states {list(read)}, and the target has those from 0 to {target.layers}.")
 
@@ -43,7 +48,7 @@ def require_fit(folder: Path, facts: Mapping[str, Any], target: FeatureTarget, d
 def require_readable(draft: str | Path, target: FeatureTarget) -> None:
     """Check that a target has layers whose hidden states can be read, as wide as its embeddings. Raises
     FeatureDraftMismatch, NoLayerStack, and DecoderOnly for a target with an encoder."""
-    require_decoder_only(target.module, "a draft of hidden states (Medusa, EAGLE)", target.name)
+    require_decoder_only(target.module, "a draft of hidden states (Medusa, EAGLE, DFlash)", target.name)
     layer_stack(target.module)
     if target.embedding_size != target.hidden_size:
         sizes = f"{target.embedding_size} wide, and its hidden states {target.hidden_size}"
@@ -73,12 +78,17 @@ def _wrong(ids: list[int], target: FeatureTarget) -> str | None:
     return f"lacks the end token {missing[0]}, without which no draft reaches a text's end" if missing else None
 
 
-def require_same_embeddings(folder: Path, tensors: dict[str, Tensor], target: FeatureTarget) -> None:
+def require_same_embeddings(
+    folder: Path, tensors: dict[str, Tensor], target: FeatureTarget, *, kept: bool = False
+) -> None:
     """Take the target's embeddings out of a published draft's tensors, after a look whether they are the target's:
-    those of another would have been trained with other features. Raises FeatureDraftMismatch."""
-    ours = target.embeddings
+    those of another would have been trained with other features. With ``kept`` others stay, as the draft's own. Raises
+    FeatureDraftMismatch."""
     theirs = tensors.pop("embed_tokens.weight", None)
-    if theirs is not None and not alike(theirs, ours):
+    if theirs is not None and not alike(theirs, target.embeddings):
+        if kept:
+            tensors["embed_tokens.weight"] = theirs
+            return
         reason = "its embed_tokens.weight is not the target's own, so it was made for another target."
         raise FeatureDraftMismatch(draft=folder, target=target.name, reason=reason)
 

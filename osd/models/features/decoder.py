@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import add
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,13 +21,14 @@ from osd.models import llama_forward
 from osd.models.attention_metadata import Layout
 from osd.models.decoder import Decoder
 from osd.models.features.base import FeatureDraft
+from osd.models.features.dflash import DFlashDraft
 from osd.models.features.eagle import EagleDraft
 from osd.models.features.files import load_feature_draft
 from osd.models.features.medusa import MedusaDraft
+from osd.models.features.passes import DraftColumns, EagleLayers, draft_layers
 from osd.models.features.target import FeatureTarget
 from osd.models.kv_cache import RaggedCache
 from osd.models.limits import position_limit
-from osd.models.llama_forward import FusedLayer
 from osd.models.model import Model
 from osd.models.products import Product, product_of
 
@@ -49,9 +49,9 @@ class FeatureDecoder:
         self.draft, self.target, self.device, self.limit = draft, target, weight.device, limit
         self.layers = draft.feature_layers(target.module)
         """The hidden states of the target that it reads."""
-        self.cache = RaggedCache(1, rows, length + ROOM, weight.device, next(draft.parameters()).dtype, limit)
-        self._head = _head(draft, target)
-        self._layer = _EagleLayer(draft) if isinstance(draft, EagleDraft) else None
+        self._head, self._body = _head(draft, target), draft_layers(draft)
+        layers = 1 if self._body is None else len(self._body.layers)
+        self.cache = RaggedCache(layers, rows, length + ROOM, weight.device, next(draft.parameters()).dtype, limit)
 
     def became_quicker(self) -> bool:
         """Return False: its passes are as quick as they were."""
@@ -59,13 +59,21 @@ class FeatureDecoder:
 
     @property
     def most(self) -> int:
-        """The deepest token that it can draft; Medusa has one head for each."""
-        return self.draft.heads if isinstance(self.draft, MedusaDraft) else self.limit
+        """The deepest token that it can draft: Medusa has one head for each, and DFlash a block of them."""
+        draft = self.draft
+        if isinstance(draft, DFlashDraft):
+            return draft.masks
+        return draft.heads if isinstance(draft, MedusaDraft) else min(ROOM, self.limit)
 
     @property
     def runs_on(self) -> bool:
         """Whether it runs on its own features."""
-        return self._layer is not None
+        return self.reads and not self.draft.at_once
+
+    @property
+    def reads(self) -> bool:
+        """Whether it has read a row's columns before its last one."""
+        return self._body is not None
 
     @property
     def cache_dtype(self) -> torch.dtype:
@@ -78,7 +86,7 @@ class FeatureDecoder:
 
     def adopt(self, other: FeatureDecoder) -> None:
         """Take the weights of a draft that is :meth:`alike`. What is cached is only stale."""
-        self.draft, self._head, self._layer = other.draft, other._head, other._layer
+        self.draft, self._head, self._body = other.draft, other._head, other._body
 
     def alike(self, other: FeatureDecoder) -> bool:
         """Return whether another draft reads the same hidden states of the target in the same way, over a cache of the
@@ -87,9 +95,9 @@ class FeatureDecoder:
         return one == two
 
     @property
-    def _shape(self) -> tuple[int, int] | None:
-        """Heads of its keys, and their width."""
-        return None if self._layer is None else self._layer.shape
+    def _shape(self) -> tuple[int, int, int] | None:
+        """Layers, heads of their keys, and the width of those."""
+        return None if self._body is None else self._body.shape
 
     def beside(self, rows: int, length: int) -> FeatureDecoder:
         """Return the same draft's passes over a cache of their own."""
@@ -103,6 +111,8 @@ class FeatureDecoder:
     def proposed(self, hidden: Tensor, step: int = 0) -> Tensor:
         """Return the logits over what the draft can propose alone, (…, Vd); see :meth:`logits`."""
         draft = self.draft
+        if draft.at_once:
+            hidden = hidden.unflatten(-1, (-1, draft.hidden_size))[..., step, :]
         if isinstance(draft, MedusaDraft):
             if len(draft.lm_heads):
                 return draft.head_logits(hidden, step, self.target.head)
@@ -112,29 +122,28 @@ class FeatureDecoder:
     def embedding(self, hidden: Tensor) -> Tensor:
         """Return what the output layer reads of features (…, H), of the same shape: the embedding that an acceptance
         head reads of the token that was fed last."""
-        return self.draft.norm_out(hidden) if isinstance(self.draft, EagleDraft) else hidden
+        if isinstance(self.draft, EagleDraft):
+            return self.draft.norm_out(hidden)
+        return self.draft.norm(hidden) if isinstance(self.draft, DFlashDraft) else hidden
 
     def read(
-        self, starts: Sequence[int], features: Tensor, tokens: Tensor, counts: Sequence[int], first: int = 0
-    ) -> Tensor:
+        self, starts: Sequence[int], features: Tensor, tokens: Tensor, counts: Sequence[int], first: int = 0,
+        ahead: int = 0,
+    ) -> Tensor:  # fmt: skip
         """Read ``counts[i]`` columns of rows ``first`` … from ``starts[i]`` on, padded to T: the target's ``features``
-        (B, T, F) and the tokens (B, T) after them. Return the feature of each row's last column, (B, H)."""
-        last = torch.tensor([max(0, count - 1) for count in counts], device=self.device)
-        rows = torch.arange(len(counts), device=self.device)
-        if self._layer is None:
-            return features[rows, last]
-        self.cache.extend(first, map(add, starts, counts))
-        self.cache.aim(first, starts, tokens.shape[1], counts)
-        return self._pass(self.begin(features), tokens)[rows, last]
+        (B, T, F) and the tokens (B, T) after them. Return the feature of each row's last column, (B, H).
 
-    def begin(self, features: Tensor) -> Tensor:
-        """Return the target's features (…, F) as the draft's own (…, H)."""
-        return self.draft.begin(features) if isinstance(self.draft, EagleDraft) else features
+        A draft that drafts all at once fills the first ``ahead`` places behind them in the same pass, of row 0 and
+        those after it; returned are the features of those, (B, ahead · H)."""
+        place = DraftColumns(first, starts, counts)
+        if self._body is None:
+            return features[torch.arange(len(counts), device=self.device), place.last(self.device)]
+        return self._body.read(self.cache, place, features, tokens, self.target.embed, ahead)
 
     def go_on(self, starts: Sequence[int], hidden: Tensor, tokens: Tensor) -> Tensor:
         """Read one more column a row, at ``starts[i]``: its own features (B, H) and the drafted tokens (B,) after them.
         Return the next features, (B, H)."""
-        if self._layer is None:
+        if not self.runs_on:
             return hidden
         self.cache.extend(0, [start + 1 for start in starts])
         self.cache.aim(0, starts, 1, [1] * len(starts))
@@ -144,15 +153,15 @@ class FeatureDecoder:
         """Read T nodes of each row's tree, whose first columns are ``starts[i]``, after ``offset`` nodes that were read
         before: the features before them (B, T, H) and their tokens (B, T). ``layout``: their depths, from 0, and which
         of the offset + T nodes each sees. Return the features that follow, (B, T, H)."""
-        if self._layer is None:
+        if not self.runs_on:
             return hidden
         self.cache.extend(0, [start + offset + tokens.shape[1] for start in starts])
         self.cache.aim_tree(starts, *layout, [tokens.shape[1]] * len(starts), None, offset)
         return self._pass(hidden, tokens)
 
     def _pass(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        assert self._layer is not None
-        return self._layer(self.target.embed(tokens), hidden, self.cache)
+        assert isinstance(self._body, EagleLayers)
+        return self._body(self.target.embed(tokens), hidden, self.cache)
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy a row's first columns over another row."""
@@ -161,30 +170,6 @@ class FeatureDecoder:
     def release_row(self, row: int) -> None:
         """Give back what a row holds of the cache: it has ended."""
         self.cache.release_row(row)
-
-
-class _EagleLayer:
-    """An EAGLE draft's layer over a ragged cache, fused as a target's are."""
-
-    def __init__(self, draft: EagleDraft) -> None:
-        self._draft, self._layer = draft, FusedLayer(draft.layer, 0)
-        self._cos = self._sin = torch.empty(0)
-        self.shape = self._layer.keys, self._layer.width
-
-    def __call__(self, embedding: Tensor, hidden: Tensor, cache: RaggedCache) -> Tensor:
-        """Compute the next features (B, T, H) from embeddings and the features before them, (B, T, H) each."""
-        embedding = self._draft.shown(embedding.to(hidden.dtype), cache.feed.positions)
-        entered, residual = self._draft.enter(embedding, hidden)
-        cos, sin = (table[cache.feed.positions].unsqueeze(2) for table in self._rotary(cache.length, hidden))
-        query = self._layer.project(entered, 0, cache, cos, sin)
-        hidden = residual + self._layer.out(self._layer.look(query, 0, cache))
-        return self._draft.leave(hidden + self._layer.transform(hidden))
-
-    def _rotary(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        if len(self._cos) < length:
-            positions = torch.arange(length, device=like.device).unsqueeze(0)
-            self._cos, self._sin = llama_forward.rotary_tables(self._draft.rotary, like, positions)
-        return self._cos, self._sin
 
 
 def _head(draft: FeatureDraft, target: FeatureTarget) -> Product | Any:

@@ -30,15 +30,18 @@ from osd.models.features.target import Embed, OutputHead
 
 
 class EagleDraft(FeatureDraft):
-    """One decoder layer that runs on its own features."""
+    """One decoder layer that runs on its own features; P-EAGLE's, several."""
 
     kind = "eagle"
 
     def __init__(self, config: LlamaConfig, token_map: Tensor | None = None) -> None:
         super().__init__(config, token_map)
         self.fc = nn.Linear(self._entry_size, config.hidden_size, bias=bool(getattr(config, "bias", False)))
-        self.layers = nn.ModuleList([self._layer(config)])
-        self.layer.self_attn.sliding_window = getattr(config, "sliding_window", None)
+        further = [LlamaDecoderLayer(config, i) for i in range(1, config.num_hidden_layers)]
+        self.layers = nn.ModuleList([self._layer(config), *further])
+        types = getattr(config, "layer_types", None) or ["full_attention"] * len(self.layers)
+        for layer, each in zip(self.layers, types, strict=True):
+            _narrow(layer.self_attn, config.sliding_window if each == "sliding_attention" else None)
         self.rotary = LlamaRotaryEmbedding(config)
 
     @property
@@ -98,6 +101,11 @@ class EagleDraft(FeatureDraft):
         return found
 
 
+def _narrow(attention: Any, window: int | None) -> None:
+    """Let a layer see so many positions, None for all."""
+    attention.sliding_window = window
+
+
 def depths(layers: int) -> tuple[int, ...]:
     """Return the hidden states that are read of a target of so many layers: an early, a middle and a late one."""
     usual = (2, layers // 2, layers - 3)
@@ -120,9 +128,7 @@ class Eagle3Draft(EagleDraft):
         self.input_norm = LlamaRMSNorm(size, eps=eps) if norms_all else nn.Identity()
         states = len(self.read_layers) if norms_each else 0
         self.fc_norm = nn.ModuleList([LlamaRMSNorm(size // states, eps=eps) for _ in range(states)])
-        if own_head:
-            size = config.vocab_size if token_map is None else len(token_map)
-            self.lm_head = nn.Linear(config.hidden_size, size, bias=False)
+        self.own_output_layer(own_head)
 
     @property
     def read_layers(self) -> tuple[int, ...]:

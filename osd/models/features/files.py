@@ -5,6 +5,8 @@
 | medusa | model_type medusa | blocks.K.layers.I, lm_heads.K, token_map |
 | eagle | architectures EagleLlamaForCausalLM | fc, layers.0 |
 | eagle3 | architectures LlamaForCausalLMEagle3 | fc, midlayer, norm, input_norm, fc_norm.I, lm_head, d2t, t2d |
+| peagle | the same, with ptd_token_id | the same, but layers.I, mask_hidden, embed_tokens |
+| dflash | architectures DFlashDraftModel | fc, hidden_norm, layers.I, norm, lm_head, d2t, t2d |
 | mtp | architectures MiMoForCausalLM, num_nextn_predict_layers 1 | model.mtp_layers.0 |
 
 The target's embeddings and output layer are not among them; a published folder may hold them, if they are the target's.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3Config
 
 from osd.models.features import mtp
 from osd.models.features.base import FeatureDraft, FeatureDraftNotLoaded, id_list
 from osd.models.features.checks import require_fit, require_same_embeddings, require_vocabulary, take_out_head
+from osd.models.features.dflash import DFlashDraft
 from osd.models.features.eagle import Eagle3Draft, EagleDraft, depths
 from osd.models.features.keys import brief, disagree, read_keys
 from osd.models.features.medusa import MedusaConfig, MedusaDraft
+from osd.models.features.peagle import PEagleDraft
 from osd.models.features.speculators import plain_facts
 from osd.models.features.target import FeatureTarget
 from osd.models.weights import first_line
@@ -70,8 +74,8 @@ def load_feature_draft(folder: str | Path, target: FeatureTarget) -> FeatureDraf
         raise FeatureDraftNotLoaded(path=folder, reason="its config.json names no kind of feature draft.")
     facts = read_keys(folder, kind, plain_facts(folder, read_config(folder)))
     require_fit(folder, facts, target, facts.get(FOR_TARGET))
-    require_same_embeddings(folder, tensors, target)
-    make = {"medusa": _medusa, "mtp": _mtp}.get(kind, partial(_eagle, kind))
+    require_same_embeddings(folder, tensors, target, kept=kind == "peagle")
+    make = {"medusa": _medusa, "mtp": _mtp}.get(kind, partial(_layered, kind))
     draft = make(folder, facts, tensors, target)
     weight = target.head.weight
     return draft.to(device=weight.device, dtype=weight.dtype).eval().requires_grad_(False)
@@ -83,7 +87,7 @@ def save_feature_draft(draft: FeatureDraft, folder: str | Path, target: FeatureT
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().cpu().contiguous() for name, value in draft.state_dict().items()}
-    if isinstance(draft, Eagle3Draft):
+    if draft.kind == "eagle3":
         tensors = {name.replace("layers.0.", "midlayer."): value for name, value in tensors.items()}
     if isinstance(draft, mtp.MtpDraft):
         tensors = {mtp.published_name(name): value for name, value in tensors.items()}
@@ -101,7 +105,7 @@ def _rows(draft: FeatureDraft, target: FeatureTarget) -> Tensor | None:
     """Return the rows (Vd, H) of the target's output layer that an engine needs in the folder; None where it takes them
     from the target, or the draft has its own."""
     has_own = draft.lm_head is not None or (isinstance(draft, MedusaDraft) and len(draft.lm_heads))
-    needs = isinstance(draft, MedusaDraft) or (isinstance(draft, Eagle3Draft) and draft.token_map is not None)
+    needs = isinstance(draft, MedusaDraft) or (type(draft) is not EagleDraft and draft.token_map is not None)
     if has_own or not needs:
         return None
     weight = target.head.weight.detach()
@@ -131,8 +135,13 @@ def _facts(draft: FeatureDraft) -> dict[str, Any]:
     facts: dict[str, Any] = draft.config.to_dict()
     dtype = str(next(draft.parameters()).dtype).removeprefix("torch.")
     facts |= {"architectures": [ARCHITECTURES[draft.kind]], "dtype": dtype}
-    if isinstance(draft, Eagle3Draft):
+    if isinstance(draft, Eagle3Draft | DFlashDraft):
         facts["draft_vocab_size"] = draft.vocab_size if draft.token_map is None else len(draft.token_map)
+    if isinstance(draft, DFlashDraft):
+        facts["dflash_config"] = {name: facts.pop(name) for name in IN_BLOCK if facts.get(name) is not None}
+    elif isinstance(draft, PEagleDraft):
+        facts["ptd_token_id"] = facts.pop("mask_token_id")
+    if isinstance(draft, Eagle3Draft):
         facts["num_aux_hidden_states"] = len(draft.read_layers)
     elif isinstance(draft, EagleDraft):
         facts |= mtp.FACTS if draft.kind == "mtp" else {}
@@ -144,8 +153,15 @@ def _facts(draft: FeatureDraft) -> dict[str, Any]:
 
 ARCHITECTURES = {
     "medusa": "MedusaModel", "eagle": "EagleLlamaForCausalLM", "eagle3": "LlamaForCausalLMEagle3",
+    "peagle": "LlamaForCausalLMEagle3", "dflash": "DFlashDraftModel",
     "mtp": mtp.ARCHITECTURE,
 }  # fmt: skip
+NEEDED = {
+    "peagle": ("mask_token_id",), "dflash": ("mask_token_id", "block_size", "target_layer_ids", "rope_parameters"),
+}  # fmt: skip
+"""Fields for which there is nothing to be taken where they are not said."""
+IN_BLOCK = ("mask_token_id", "target_layer_ids", "causal")
+"""Fields of ``dflash_config``."""
 
 
 # reading
@@ -201,18 +217,23 @@ def _count(tensors: Tensors, before: str) -> int:
     return len({name[len(before) :].split(".")[0] for name in tensors if name.startswith(before)})
 
 
-def _eagle(kind: str, folder: Path, facts: dict[str, Any], tensors: Tensors, target: FeatureTarget) -> FeatureDraft:
-    ids, known = _ids(folder, tensors, "d2t") if kind == "eagle3" else None, tensors.pop("t2d", None)
+def _layered(kind: str, folder: Path, facts: dict[str, Any], tensors: Tensors, target: FeatureTarget) -> FeatureDraft:
+    ids, known = None if kind == "eagle" else _ids(folder, tensors, "d2t"), tensors.pop("t2d", None)
     token_map: Tensor | None = None if ids is None else ids + torch.arange(len(ids))
     if VOCABULARY in facts:
         token_map = torch.tensor(facts[VOCABULARY], dtype=torch.long)
     require_vocabulary(folder, token_map, target)
-    told = {
-        "bias": "fc.bias" in tensors, "attention_bias": "layers.0.self_attn.q_proj.bias" in tensors,
+    told: dict[str, Any] = {
+        "attention_bias": "layers.0.self_attn.q_proj.bias" in tensors,
         "draft_vocab_size": target.vocab_size if ids is None else len(ids),
-        "tie_word_embeddings": facts.get("tie_word_embeddings", False) and target.head.weight is target.embeddings,
     }  # fmt: skip
-    if kind == "eagle3":
+    if kind in NEEDED:
+        _require_said(folder, facts, NEEDED[kind])
+        told["num_hidden_layers"] = _count(tensors, "layers.")
+    if kind != "dflash":
+        tied = facts.get("tie_word_embeddings", False) and target.head.weight is target.embeddings
+        told |= {"bias": "fc.bias" in tensors, "tie_word_embeddings": tied}
+    if kind in ("eagle3", "peagle"):
         facts.setdefault("eagle_aux_hidden_state_layer_ids", list(depths(target.layers)))
         told["num_aux_hidden_states"] = len(facts["eagle_aux_hidden_state_layer_ids"])
     facts = _agreed(folder, facts, told)
@@ -221,9 +242,8 @@ def _eagle(kind: str, folder: Path, facts: dict[str, Any], tensors: Tensors, tar
     if token_map is not None and torch.equal(token_map, torch.arange(target.vocab_size)):
         token_map = None
     take_out_head(folder, tensors, "lm_head.weight", token_map, target, required=kind == "eagle")
-    facts |= {"num_hidden_layers": 1, "bos_token_id": None, "eos_token_id": None}
-    own = "lm_head.weight" in tensors
-    return _filled(folder, lambda: _layer(kind, LlamaConfig(**facts), token_map, own), tensors)
+    facts = {"num_hidden_layers": 1} | facts | {"bos_token_id": None, "eos_token_id": None}
+    return _filled(folder, lambda: _layers(kind, facts, token_map, tensors.keys()), tensors)
 
 
 def _mtp(folder: Path, facts: dict[str, Any], tensors: Tensors, target: FeatureTarget) -> FeatureDraft:
@@ -232,18 +252,36 @@ def _mtp(folder: Path, facts: dict[str, Any], tensors: Tensors, target: FeatureT
     take_out_head(folder, tensors, "lm_head.weight", None, target, required=True)
     facts = facts | {"bos_token_id": None, "eos_token_id": None, "attention_bias": False}
     token_map = None if ids is None else torch.tensor(ids, dtype=torch.long)
-    return _filled(folder, lambda: _layer("mtp", LlamaConfig(**facts), token_map, False), tensors)
+    return _filled(folder, lambda: _layers("mtp", facts, token_map, ()), tensors)
 
 
-def _layer(kind: str, config: LlamaConfig, token_map: Tensor | None, own_head: bool) -> FeatureDraft:
-    """Make a draft of one decoder layer. Raises ValueError for what cannot be computed."""
+def _require_said(folder: Path, facts: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raise FeatureDraftNotLoaded for a field that is not said."""
+    for name in names:
+        if facts.get(name) in (None, []):
+            raise FeatureDraftNotLoaded(path=folder, reason=f"its config.json does not say {name}.")
+
+
+def _layers(kind: str, facts: dict[str, Any], token_map: Tensor | None, given: Collection[str]) -> FeatureDraft:
+    """Make a draft of decoder layers. ``given``: names of its tensors. Raises ValueError for what cannot be
+    computed."""
+    slides = {"use_sliding_window": "sliding_window" in facts}
+    config: Any = Qwen3Config(**facts | slides) if kind == "dflash" else LlamaConfig(**facts)
     heads, head_dim = config.num_key_value_heads or 0, config.head_dim or 0
     if not heads or config.num_attention_heads % heads or head_dim % 2:
         raise ValueError("num_attention_heads is no multiple of num_key_value_heads, or head_dim is odd")
-    made: dict[str, Callable[..., EagleDraft]] = {
-        "eagle": EagleDraft, "mtp": mtp.MtpDraft, "eagle3": partial(Eagle3Draft, own_head=own_head),
-    }  # fmt: skip
-    draft = made[kind](config, token_map)
+    own_head = "lm_head.weight" in given
+    draft: EagleDraft | DFlashDraft
+    if kind == "dflash":
+        draft = DFlashDraft(config, token_map, own_head=own_head)
+    elif kind == "peagle":
+        draft = PEagleDraft(config, token_map, own_head=own_head, own_embed="embed_tokens.weight" in given)
+    elif kind == "mtp":
+        draft = mtp.MtpDraft(config, token_map)
+    elif kind == "eagle3":
+        draft = Eagle3Draft(config, token_map, own_head=own_head)
+    else:
+        draft = EagleDraft(config, token_map)
     if not draft.rotary.inv_freq.is_meta and not bool(draft.rotary.inv_freq.isfinite().all()):
         raise ValueError("rope_parameters give positions that are not finite")
     return draft

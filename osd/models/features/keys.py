@@ -74,6 +74,11 @@ HARMLESS = (
 )  # fmt: skip
 """Names, special tokens, what only training reads, the type of numbers in the files (a draft computes in its
 target's), and what transformers' modules return."""
+TYPES = ("full_attention", "sliding_attention")
+LAYER_TYPES = Key("computed", KeyRule(
+    f"a list of {' and '.join(TYPES)}", lambda value: isinstance(value, list) and all(each in TYPES for each in value)
+))  # fmt: skip
+TOKEN = Key("computed", KeyRule("a token's id", lambda value: type(value) is int and 0 <= value < MOST))
 SPECULATORS = refused("the speculators library's form of a folder")
 QUANTISED = refused("quantised weights")
 AT_ONCE = "all tokens of a draft in one pass, as P-EAGLE"
@@ -131,7 +136,28 @@ MTP = LAYER | {
     "use_mrope": refused("positions of several kinds", False),
     "use_mtp_layernorm": refused("other norms of the embedding and of the feature"),
 }  # fmt: skip
-KEYS: dict[str, dict[str, Key]] = {"medusa": MEDUSA, "eagle": EAGLE, "eagle3": EAGLE3, "mtp": MTP}
+PEAGLE = EAGLE3 | {
+    "num_hidden_layers": SIZE, "layer_types": LAYER_TYPES, "mask_token_id": TOKEN,
+    "parallel_drafting": refused("a token a pass", True), "norm_output": FLAG._replace(use="harmless"),
+}  # fmt: skip
+BLOCK = Key("computed", KeyRule("a whole number from 2 to 256", lambda value: type(value) is int and 2 <= value <= 256))
+DSPARK, DFLASH2, SINKS = "DSpark", "DFlash2", "attention as MiMo's DFlash"
+DFLASH = {name: key for name, key in LAYER.items() if name not in ("bias", "mlp_bias")} | {
+    "model_type": refused("layers of another architecture", "qwen3"),
+    "architectures": Key("computed", only(["DFlashDraftModel"]), "DSpark, DFlash2 or another draft"),
+    "num_hidden_layers": SIZE, "block_size": BLOCK, "mask_token_id": TOKEN, "target_layer_ids": IDS,
+    "layer_types": LAYER_TYPES, **dict.fromkeys(("is_causal", "causal"), FLAG), "num_target_layers": ANY,
+    "use_swa": refused("a window that layer_types does not say", False), "tie_word_embeddings": ANY,
+    "use_aux_hidden_state": refused("the last hidden state alone", True),
+    "sample_from_anchor": refused("a token from the block's first position", False),
+    **dict.fromkeys(("attention_sink_bias", "add_swa_attention_sink_bias"), refused(SINKS, False)),
+    "attention_value_scale": refused(SINKS, 1, 1.0), "is_neox_style": refused("positions by neighbours", True),
+    **dict.fromkeys(("markov_rank", "markov_head_type", "enable_confidence_head"), refused(DSPARK)),
+    **dict.fromkeys(("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"), refused(DFLASH2)),
+}  # fmt: skip
+KEYS: dict[str, dict[str, Key]] = {
+    "medusa": MEDUSA, "eagle": EAGLE, "eagle3": EAGLE3, "peagle": PEAGLE, "dflash": DFLASH, "mtp": MTP,
+}  # fmt: skip
 """The fields of each kind's config.json."""
 ROPE: dict[str, Key] = {
     "rope_type": Key("computed", only("default", "linear", "llama3", "yarn"), "positions that change with the length"),
@@ -142,9 +168,14 @@ ROPE: dict[str, Key] = {
     "partial_rotary_factor": refused("positions in a part of each head", 1, 1.0),
 }
 """The fields of rotary positions."""
-NESTED = frozenset({"eagle_aux_hidden_state_layer_ids", "norm_before_fc"})
-"""Computed fields that loaders read in ``eagle_config`` too."""
-OTHER_NAMES = {"medusa_num_heads": "num_heads", "medusa_num_layers": "num_hidden_layers", "type": "rope_type"}
+NESTED = frozenset({
+    "eagle_aux_hidden_state_layer_ids", "norm_before_fc", "mask_token_id", "target_layer_ids", "causal", "block_size"
+})  # fmt: skip
+"""Computed fields that loaders read in ``eagle_config``, or DFlash's in ``dflash_config``, too."""
+OTHER_NAMES = {
+    "medusa_num_heads": "num_heads", "medusa_num_layers": "num_hidden_layers", "type": "rope_type",
+    "pard_token": "mask_token_id", "ptd_token_id": "mask_token_id",
+}  # fmt: skip
 """Fields that say the same as another."""
 
 
@@ -152,7 +183,8 @@ def read_keys(folder: Path, kind: str, given: Mapping[str, Any]) -> dict[str, An
     """Return the fields that are computed of a kind's config.json. Raises FeatureDraftNotLoaded for one that is not in
     the table, has a value that it may not have, or is said twice and differs."""
     facts = _said(folder, given)
-    facts = _merged(folder, facts, _nested(folder, kind, facts, facts.pop("eagle_config", {})))
+    table = "dflash_config" if kind == "dflash" else "eagle_config"
+    facts = _merged(folder, facts, _nested(folder, kind, facts, table))
     if kind != "medusa":
         if kind == "mtp":
             facts.setdefault("use_sliding_window", False)
@@ -161,14 +193,14 @@ def read_keys(folder: Path, kind: str, given: Mapping[str, Any]) -> dict[str, An
     return _checked(folder, facts, KEYS[kind])
 
 
-def _nested(folder: Path, kind: str, facts: Mapping[str, Any], given: Any) -> dict[str, Any]:
-    """Return the fields of ``eagle_config``. Raises FeatureDraftNotLoaded for one that loaders read at the top alone,
+def _nested(folder: Path, kind: str, facts: dict[str, Any], table: str) -> dict[str, Any]:
+    """Take out the fields of a nested table. Raises FeatureDraftNotLoaded for one that loaders read at the top alone,
     where it says something else or nothing."""
-    found = _said(folder, given, "eagle_config")
+    found = _said(folder, facts.pop(table, {}), table)
     for name, value in found.items():
         key = KEYS[kind].get(name)
         if key is not None and key.use == "computed" and name not in NESTED and facts.get(name) != value:
-            reason = f"eagle_config has {name} = {brief(value)}, which loaders read at the top of config.json alone."
+            reason = f"{table} has {name} = {brief(value)}, which loaders read at the top of config.json alone."
             raise FeatureDraftNotLoaded(path=folder, reason=reason)
     return found
 
@@ -176,13 +208,19 @@ def _nested(folder: Path, kind: str, facts: Mapping[str, Any], given: Any) -> di
 def _check_window(folder: Path, facts: dict[str, Any]) -> None:
     """Leave out a window that is said not to be used. Raises FeatureDraftNotLoaded for one that is said by half, which
     loaders take for none, or cannot take."""
-    if facts.get("use_sliding_window") is False or facts.get("layer_types") == ["full_attention"]:
+    types = facts.get("layer_types")
+    types = types if isinstance(types, list) else []
+    slides = "sliding_attention" in types
+    if facts.get("use_sliding_window") is False or (types and not slides):
         facts.pop("sliding_window", None)
     said = {name: facts[name] for name in ("sliding_window", "use_sliding_window", "layer_types") if name in facts}
-    slides, sized = said.get("layer_types") == ["sliding_attention"], "sliding_window" in said
+    sized = "sliding_window" in said
+    if types and len(types) != facts.get("num_hidden_layers", 1):
+        reason = f"config.json has layer_types = {brief(types)}, and num_hidden_layers names another number."
+        raise FeatureDraftNotLoaded(path=folder, reason=reason)
     if slides != sized or (said.get("use_sliding_window") and not slides):
         told = ", ".join(f"{name} = {brief(value)}" for name, value in said.items())
-        fine = 'a window is layer_types = ["sliding_attention"] with sliding_window, in positions'
+        fine = 'a window is "sliding_attention" in layer_types with sliding_window, in positions'
         raise FeatureDraftNotLoaded(path=folder, reason=f"config.json has {told}; {fine}.")
 
 

@@ -8,22 +8,28 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3Config
 
-from osd.models.features.base import FeatureDraft
+from osd.models.features.base import FeatureDraft, FeatureDraftMismatch
 from osd.models.features.checks import require_readable, require_vocabulary
+from osd.models.features.dflash import DFlashDraft
 from osd.models.features.eagle import Eagle3Draft, EagleDraft, depths
 from osd.models.features.keys import ROPE
 from osd.models.features.medusa import MedusaConfig, MedusaDraft
 from osd.models.features.mtp import MtpDraft
+from osd.models.features.peagle import PEagleDraft
 from osd.models.features.target import FeatureTarget
 from osd.models.limits import named, position_limit
 from osd.models.model import eos_ids
 
-Kind = Literal["medusa", "eagle", "eagle3", "mtp"]
-KINDS: tuple[Kind, ...] = ("medusa", "eagle", "eagle3", "mtp")
+Kind = Literal["medusa", "eagle", "eagle3", "peagle", "dflash", "mtp"]
+KINDS: tuple[Kind, ...] = ("medusa", "eagle", "eagle3", "peagle", "dflash", "mtp")
 HEADS = 4
 """Medusa heads, where no number is given: beyond the fourth token little is gained (Medusa, Section 3.2)."""
+LAYERS = 2
+"""Layers of a draft that drafts all tokens at once, where no number is given."""
+BLOCK = 8
+"""Positions of a DFlash draft's block."""
 SPREAD = 0.02
 """Standard deviation of random weights."""
 INNER = 4
@@ -31,23 +37,24 @@ INNER = 4
 LARGEST = 8192
 """Positions of a draft whose target names no limit."""
 ROPE_WHOLE = {"partial_rotary_factor": 1.0}
+ALIKE = ("hidden_size", "vocab_size", "hidden_act", "max_position_embeddings", "rope_parameters", "tie_word_embeddings")
 SHAPE = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "rms_norm_eps")
 
 
 def new_feature_draft(
     kind: Kind, target: FeatureTarget, *, heads: int | None = None, token_map: Sequence[int] | None = None,
-    seed: int = 0,
+    layers: int | None = None, seed: int = 0,
 ) -> FeatureDraft:  # fmt: skip
     """Return a draft of random weights, in the target's type of number and on its device. ``heads``: of Medusa;
-    ``token_map``: the target's ids that it can propose. Raises FeatureDraftMismatch for ids that cannot be it, and for
-    a target whose hidden states these drafts cannot read."""
+    ``layers``: of P-EAGLE and DFlash; ``token_map``: the target's ids that it can propose. Raises FeatureDraftMismatch
+    for ids that cannot be it, and for a target whose hidden states these drafts cannot read."""
     require_vocabulary(f"new {kind} draft", token_map, target)
     require_readable(f"new {kind} draft", target)
     weight = target.head.weight
     ids = None if token_map is None else torch.tensor(list(token_map), dtype=torch.long)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        draft = _medusa(target, heads or HEADS, ids) if kind == "medusa" else _eagle(kind, target, ids)
+        draft = _medusa(target, heads or HEADS, ids) if kind == "medusa" else _layered(kind, target, ids, layers)
         _randomise(draft)
     return draft.to(device=weight.device, dtype=weight.dtype).eval().requires_grad_(False)
 
@@ -68,15 +75,32 @@ def _medusa(target: FeatureTarget, heads: int, token_map: Tensor | None) -> Medu
     return MedusaDraft(config, token_map)
 
 
-def _eagle(kind: Kind, target: FeatureTarget, token_map: Tensor | None) -> FeatureDraft:
+def _layered(kind: Kind, target: FeatureTarget, token_map: Tensor | None, layers: int | None) -> FeatureDraft:
     config: Any = layer_config(target)
     if kind == "eagle":
         return EagleDraft(config, token_map)
     if kind == "mtp":
         return MtpDraft(LlamaConfig(**config.to_dict() | {"num_hidden_layers": target.layers}), token_map)
+    if kind == "dflash":
+        return _dflash(target, token_map, config, layers)
     config.eagle_aux_hidden_state_layer_ids = list(depths(target.layers))
     config.target_hidden_size = target.hidden_size
-    return Eagle3Draft(config, token_map)
+    if kind == "eagle3":
+        return Eagle3Draft(config, token_map)
+    config.num_hidden_layers, config.mask_token_id = layers or LAYERS, target.vocab_size - 1
+    return PEagleDraft(config, token_map)
+
+
+def _dflash(target: FeatureTarget, token_map: Tensor | None, like: LlamaConfig, layers: int | None) -> DFlashDraft:
+    """Make a DFlash draft with layers that are as wide as those of ``like``. Raises FeatureDraftMismatch."""
+    read = [number - 1 for number in depths(target.layers) if 0 < number < target.layers]
+    if not read:
+        reason = "it has no layer before its last, whose output DFlash reads."
+        raise FeatureDraftMismatch(draft="new dflash draft", target=target.name, reason=reason)
+    facts = {name: value for name, value in like.to_dict().items() if name in (*SHAPE, *ALIKE)}
+    config: Any = Qwen3Config(**facts, num_hidden_layers=layers or LAYERS, bos_token_id=None, eos_token_id=None)
+    config.target_layer_ids, config.mask_token_id, config.block_size = read, target.vocab_size - 1, BLOCK
+    return DFlashDraft(config, token_map)
 
 
 def layer_config(target: FeatureTarget) -> LlamaConfig:
@@ -106,7 +130,9 @@ def _randomise(draft: FeatureDraft) -> None:
             part.weight.data.normal_(0.0, 0.0 if name.startswith("blocks.") else SPREAD)
             if part.bias is not None:
                 part.bias.data.zero_()
-    if isinstance(draft, EagleDraft):
+    if isinstance(draft, PEagleDraft):
+        draft.mask_hidden.data.normal_(0.0, SPREAD)
+    if isinstance(draft, EagleDraft | DFlashDraft):
         size = draft.hidden_size
         feature = draft.fc.weight.data[:, :size] if draft.kind == "mtp" else draft.fc.weight.data[:, -size:]
         feature += torch.eye(size)

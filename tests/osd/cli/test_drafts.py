@@ -159,7 +159,7 @@ def test_a_small_draft_is_cut_and_named_by_its_target(osd, tmp_path: Path):
     assert (facts["provenance"]["layers"], facts["files"]) == ([0], "sound")
 
 
-@pytest.mark.parametrize("kind", ["medusa", "eagle", "eagle3", "mtp"])
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "eagle3", "peagle", "dflash", "mtp"])
 def test_a_feature_draft_of_random_weights_is_number_0_of_its_line(osd, kind: str, tmp_path: Path):
     target = target_in(tmp_path / "target")
     done = osd("drafts", "new", "code", "--kind", kind, "--target", target)
@@ -174,7 +174,7 @@ def test_a_feature_draft_of_random_weights_is_number_0_of_its_line(osd, kind: st
         assert load_feature_draft(folder, read).kind == kind
 
 
-@pytest.mark.parametrize("kind", ["medusa", "eagle", "eagle3", "mtp"])
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "dflash", "mtp"])
 def test_number_0_proposes_as_many_tokens_as_learn_draft_vocabulary_says(osd, kind: str, tmp_path: Path):
     target = target_in(tmp_path / "target")
     done = osd("drafts", "new", "code", "--kind", kind, "--target", target, OSD_LEARN__DRAFT_VOCABULARY="16")

@@ -147,6 +147,7 @@ def test_a_draft_of_another_target_is_refused_with_a_sentence(store: Store, sett
 
 @pytest.mark.parametrize(("kind", "token_map", "name"), [
     ("medusa", None, "lm_heads.0.weight"), ("eagle", None, None), ("eagle3", [1, 4, 9], "lm_head.weight"),
+    ("dflash", [1, 4, 9], "lm_head.weight"), ("peagle", None, None),
 ])  # fmt: skip
 def test_engines_get_the_rows_of_the_output_layer_that_they_need(
     kind: str, token_map: list[int] | None, name: str | None, store: Store, tmp_path: Path

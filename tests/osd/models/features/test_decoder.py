@@ -42,7 +42,7 @@ def read_all(decoder: FeatureDecoder, texts: list[Tensor], features: list[Tensor
     tokens = torch.zeros(len(texts), most, dtype=torch.long)
     for row, (text, own) in enumerate(zip(texts, features, strict=True)):
         rest[row, : len(own) - 2], tokens[row, : len(own) - 2] = own[2:], text[3:]
-    return decoder.read([2] * len(texts), rest, tokens, [len(own) - 2 for own in features])
+    return decoder.read([2] * len(texts), rest, tokens, [len(own) - 2 for own in features], ahead=3)
 
 
 @pytest.mark.parametrize("token_map", [None, [1, 4, 9, 16]])

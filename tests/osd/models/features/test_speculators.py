@@ -25,6 +25,7 @@ from storage.records import Request
 from storage.settings import load_settings
 from storage.store import open_store
 from storage.versions.feature_kinds import feature_kind
+from tests.support.features import random_at_once
 from tests.support.models import random_module, some
 from tests.support.plain_eagle3 import random_eagle3
 
@@ -83,7 +84,8 @@ def test_a_published_folder_is_the_draft_that_it_is(target: FeatureTarget, tmp_p
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"speculators_model_type": "peagle"}, "speculators_model_type = 'peagle'"),
+    ({"speculators_model_type": "dspark"}, "speculators_model_type = 'dspark'"),
+    ({"speculators_model_type": "dflash2"}, "speculators_model_type = 'dflash2'.*osd reads eagle3, peagle, dflash"),
     ({"transformer_layer_config": None}, "transformer_layer_config = None"),
     ({"norm_before_residual": None}, "does not say norm_before_residual"),
     ({"transformer_layer_config": {"norm_output": False}}, "norm_output is false in .*, and it is true at the top"),
@@ -123,6 +125,46 @@ def test_what_is_written_for_speculators_is_read(
     assert same(load_feature_draft(tmp_path, target), draft, target)
 
 
+@pytest.mark.parametrize("token_map", [None, LIST])
+@pytest.mark.parametrize(("kind", "facts"), [
+    ("peagle", {}), ("dflash", {}),
+    ("dflash", {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 2}),
+])  # fmt: skip
+def test_drafts_that_draft_at_once_are_written_and_read(
+    kind: str, facts: dict[str, Any], token_map: list[int] | None, target: FeatureTarget, tmp_path: Path
+) -> None:
+    """What the library leaves out, for it is as usual, is taken to be that."""
+    draft = random_at_once(kind, target, token_map, **facts)
+    save_feature_draft(draft, tmp_path, target, whole=True)
+    rewrite_for_speculators(tmp_path, target, 5)
+    config = json.loads((tmp_path / "config.json").read_text())
+    method = config["speculators_config"]["proposal_methods"][0]
+    assert (config["speculators_model_type"], config["mask_token_id"]) == (kind, target.vocab_size - 1)
+    assert method["speculative_tokens"] == (5 if kind == "peagle" else 7)
+    assert "ptd_token_id" not in config["transformer_layer_config"]
+    if kind == "dflash":
+        read = draft.feature_layers(target.module)
+        assert tuple(config["aux_hidden_state_layer_ids"]) == read
+        assert config["sliding_window_non_causal"] is not bool(facts)
+    assert same(load_feature_draft(tmp_path, target), draft, target)
+    del config["transformer_layer_config"]["hidden_size"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(Exception, match="width 4096, and the target's have 32"):
+        load_feature_draft(tmp_path, target)
+
+
+def test_embeddings_of_its_own_are_kept_and_learn(target: FeatureTarget, tmp_path: Path) -> None:
+    """Of P-EAGLE: the library teaches them too."""
+    save_feature_draft(random_at_once("peagle", target), tmp_path, target)
+    tensors = load_file(tmp_path / "model.safetensors")
+    own = torch.randn(target.embeddings.shape, generator=torch.Generator().manual_seed(3))
+    save_file(tensors | {"embed_tokens.weight": own}, tmp_path / "model.safetensors")
+    draft = load_feature_draft(tmp_path, target)
+    assert torch.equal(dict(draft.named_parameters())["embed_tokens.weight"], own)
+    save_file(tensors | {"embed_tokens.weight": target.embeddings.clone()}, tmp_path / "model.safetensors")
+    assert not same(load_feature_draft(tmp_path, target), draft, target)
+
+
 def test_a_published_folder_begins_a_line_and_its_versions_go_to_the_vllm_that_was_started_with_it(
     tmp_path: Path,
 ) -> None:
@@ -140,7 +182,7 @@ def test_a_published_folder_begins_a_line_and_its_versions_go_to_the_vllm_that_w
         assert (version.kind, version.number) == ("eagle3", 0)
         folder = servable_folder(store, version)
     config = json.loads((tmp_path / "draft" / "config.json").read_text())
-    outside = {name: config[name] for name in OUTSIDE if config[name] is not None}
+    outside = {name: config[name] for name in OUTSIDE if config.get(name) is not None}
     loaded = config["transformer_layer_config"] | outside | {"architectures": ["Eagle3LlamaForCausalLM"]}
     shared = {"model.embed_tokens.weight": target.embeddings}
     sent = folder, weights_digest(folder), SimpleNamespace(**loaded), shapes(tmp_path / "draft"), shared
