@@ -73,6 +73,8 @@ def osd_command(config: Path, *words: str) -> list[str]:
 def speculation(draft: Path | None, method: str = "draft_model") -> tuple[str, str]:
     """Return the option of speculation with a draft, or with what the target brings."""
     config = {"method": method, "num_speculative_tokens": GAMMA} | ({} if draft is None else {"model": str(draft)})
+    if method == "peagle":
+        config |= {"method": "eagle3", "parallel_drafting": True}
     return "--speculative-config", json.dumps(config)
 
 

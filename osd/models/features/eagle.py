@@ -37,12 +37,17 @@ class EagleDraft(FeatureDraft):
     def __init__(self, config: LlamaConfig, token_map: Tensor | None = None) -> None:
         super().__init__(config, token_map)
         self.fc = nn.Linear(self._entry_size, config.hidden_size, bias=bool(getattr(config, "bias", False)))
-        further = [LlamaDecoderLayer(config, i) for i in range(1, config.num_hidden_layers)]
+        further = [LlamaDecoderLayer(config, i) for i in range(1, self._size)]
         self.layers = nn.ModuleList([self._layer(config), *further])
         types = getattr(config, "layer_types", None) or ["full_attention"] * len(self.layers)
         for layer, each in zip(self.layers, types, strict=True):
             _narrow(layer.self_attn, config.sliding_window if each == "sliding_attention" else None)
         self.rotary = LlamaRotaryEmbedding(config)
+
+    @property
+    def _size(self) -> int:
+        """How many layers it has."""
+        return int(self.config.num_hidden_layers)
 
     @property
     def _entry_size(self) -> int:

@@ -53,6 +53,11 @@ class MtpDraft(EagleDraft):
             LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps) for _ in range(3)
         )
 
+    @property
+    def _size(self) -> int:
+        """One layer; its configuration counts those of the target."""
+        return 1
+
     def _layer(self, config: LlamaConfig) -> nn.Module:
         layer = LlamaDecoderLayer(config, 0)
         for name in ("q_proj", "k_proj", "v_proj"):

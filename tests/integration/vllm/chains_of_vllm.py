@@ -1,6 +1,6 @@
 """Run by vLLM's own Python, in a process of its own: answers texts with a draft, and keeps the logits of each drafted
-token. Arguments: the target's folder, the draft's (empty for heads in the target's), a file of prompts (JSON), the file
-that is written (safetensors), and the method."""
+token. Arguments: the target's folder, a file of prompts (JSON), the file that is written (safetensors), and what
+`--speculative-config` would say (JSON)."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from typing import Any
 GAMMA, NEW = 4, 16
 
 
-MODULES = {"eagle3": "llama_eagle3.Eagle3LlamaForCausalLM", "mtp": "mimo_mtp.MiMoMTP"}
-
-
-def main(target: str, draft: str, prompts: str, written: str, method: str) -> None:
+def main(target: str, prompts: str, written: str, speculation: str) -> None:
     """Answer the prompts one after the other; write the tokens of each, and the logits of its chains."""
     import torch
     from safetensors.torch import save_file
     from vllm import LLM, SamplingParams
-
-    file, name = MODULES[method].split(".")
-    module: Any = getattr(import_module(f"vllm.model_executor.models.{file}"), name)
-    speculation = {"method": method, "num_speculative_tokens": GAMMA} | ({"model": draft} if draft else {})
+    from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
+    from vllm.model_executor.models.mimo_mtp import MiMoMTP
+    from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM
 
     engine = LLM(
         target, dtype="float32", enforce_eager=True, max_model_len=256, seed=0, enable_prefix_caching=False,
-        gpu_memory_utilization=0.2, kv_cache_memory_bytes=1 << 28,
-        speculative_config=speculation,
+        gpu_memory_utilization=0.2, kv_cache_memory_bytes=1 << 28, speculative_config=json.loads(speculation),
     )  # fmt: skip
     kept: list[torch.Tensor] = []
-    computed: Any = module.compute_logits
 
-    def noted(self: Any, hidden: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
-        kept.append(computed(self, hidden, *more, **named))
-        return kept[-1]
+    def note(module: Any) -> None:
+        computed: Any = module.compute_logits
 
-    module.compute_logits = noted
+        def noted(self: Any, hidden: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
+            kept.append(computed(self, hidden, *more, **named))
+            return kept[-1]
+
+        module.compute_logits = noted
+
+    for module in (Eagle3LlamaForCausalLM, DFlashQwen3ForCausalLM, MiMoMTP):
+        note(module)
     found: dict[str, torch.Tensor] = {}
     for number, prompt in enumerate(json.loads(Path(prompts).read_text())):
         kept.clear()

@@ -1,5 +1,5 @@
-"""EAGLE-3.1's fields and windows: osd's draft and vLLM's own module say the same of the same folder, token by token,
-in float32; so they do of a folder in the speculators library's form."""
+"""EAGLE-3.1's fields and windows, P-EAGLE's and DFlash's blocks: osd's draft and vLLM's own module say the same of the
+same folder, token by token, in float32; so they do of a folder in the speculators library's form."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,14 +17,16 @@ from torch import Tensor
 from benchmarks.vllm.server import cpu_variables
 from osd.demo import TARGET
 from osd.demo.runner.process import environment
-from osd.models.features.decoder import FeatureModel, load_feature_model
+from osd.models.features.decoder import FeatureModel, feature_target, load_feature_model
 from osd.models.features.files import save_feature_draft
 from osd.models.features.new import first_vocabulary
 from osd.models.features.speculators import rewrite_for_speculators
 from osd.models.features.target import FeatureTarget, read_features
+from osd.models.model import Model
 from osd.models.pair import load_model
 from tests.integration.vllm.chains_of_vllm import GAMMA
 from tests.integration.vllm.conftest import PYTHON, Tokens, some_prompts
+from tests.support.features import random_at_once
 from tests.support.plain_eagle3 import VARIANTS, random_eagle3
 
 pytestmark = pytest.mark.vllm
@@ -41,20 +44,48 @@ def test_chains_of_four_are_vllms(variant: str, vocabulary: int | None, speculat
     save_feature_draft(draft, folder, target, whole=True)
     if speculators:
         rewrite_for_speculators(folder, target, GAMMA)
-    prompts = some_prompts("sql", 6)
-    theirs = vllm_chains(TARGET, folder, prompts, tmp_path, "eagle3")
-    require_same(load_feature_model(folder, model), target, prompts, theirs)
+    held_against_vllm(folder, model, tmp_path, {"method": "eagle3", "num_speculative_tokens": GAMMA})
+
+
+AT_ONCE = [
+    ("dflash", 7, None, False, {}), ("dflash", 7, 512, True, {}),
+    ("dflash", 7, None, False, {"layer_types": ["sliding_attention"] * 2, "sliding_window": 8, "causal": True}),
+    ("peagle", 8, None, False, {}), ("peagle", 4, 512, True, {"norm_before_residual": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "gamma", "vocabulary", "speculators", "facts"), AT_ONCE)
+def test_blocks_are_vllms(
+    kind: str, gamma: int, vocabulary: int | None, speculators: bool, facts: dict[str, Any], tmp_path: Path
+) -> None:
+    """DFlash's of eight positions, and as many tokens of P-EAGLE."""
+    model = load_model(str(TARGET), torch.device("cpu"), "float32")
+    folder, target = tmp_path / "draft", FeatureTarget(model.module, str(TARGET))
+    save_feature_draft(
+        random_at_once(kind, target, first_vocabulary(target, vocabulary), **facts), folder, target, whole=True
+    )
+    if speculators:
+        rewrite_for_speculators(folder, target, gamma)
+    method = {"method": "dflash"} if kind == "dflash" else {"method": "eagle3", "parallel_drafting": True}
+    held_against_vllm(folder, model, tmp_path, method | {"num_speculative_tokens": gamma})
+
+
+def held_against_vllm(folder: Path, model: Model, tmp_path: Path, method: dict[str, Any]) -> None:
+    """Check that osd's draft says what vLLM's says, in all rounds of some texts."""
+    prompts, gamma = some_prompts("sql", 6), int(method["num_speculative_tokens"])
+    theirs = vllm_chains(TARGET, prompts, tmp_path, method | {"model": str(folder)})
+    require_same(load_feature_model(folder, model), feature_target(model), prompts, theirs, gamma)
 
 
 def require_same(
-    ours: FeatureModel, target: FeatureTarget, prompts: Sequence[Tokens], theirs: Mapping[str, Tensor]
+    ours: FeatureModel, target: FeatureTarget, prompts: Sequence[Tokens], theirs: Mapping[str, Tensor], gamma: int
 ) -> None:
     """Require that osd's draft says after each round's text what vLLM's module said."""
     rounds = 0
     for number, prompt in enumerate(prompts):
         text = [*prompt, *theirs[f"tokens.{number}"].tolist()]
         place = len(prompt) + 1
-        for said in theirs[f"logits.{number}"].split(GAMMA):
+        for said in theirs[f"logits.{number}"].split(gamma):
             drafted = said.argmax(-1).tolist()
             if place >= len(text):
                 break
@@ -68,11 +99,11 @@ def require_same(
 
 
 def vllm_chains(
-    target: Path, draft: Path | str, prompts: Sequence[Tokens], folder: Path, method: str
+    target: Path, prompts: Sequence[Tokens], folder: Path, speculation: Mapping[str, Any]
 ) -> dict[str, Tensor]:
     """Return what vLLM answers, and the logits of what it drafts."""
     (folder / "prompts.json").write_text(json.dumps(prompts))
-    command = [PYTHON, SCRIPT, target, draft, folder / "prompts.json", folder / "found.safetensors", method]
+    command = [PYTHON, SCRIPT, target, folder / "prompts.json", folder / "found.safetensors", json.dumps(speculation)]
     variables = environment() | cpu_variables() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_PLUGINS": ""}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr[-3000:]
@@ -81,12 +112,12 @@ def vllm_chains(
 
 @torch.inference_mode()
 def our_chain(ours: FeatureModel, target: FeatureTarget, text: list[int], drafted: list[int]) -> Tensor:
-    """Return osd's logits (GAMMA, V) after a text, where these tokens are drafted."""
+    """Return osd's logits (γ, V) after a text, where these tokens are drafted."""
     decoder, tokens, found = ours.decoder(1, 256), torch.tensor([text]), list[Tensor]()
     features, _ = read_features(target.module, tokens[:, :-1], ours.draft.feature_layers(target.module))
-    hidden = decoder.read([0], features, tokens[:, 1:], [len(text) - 1])
+    hidden = decoder.read([0], features, tokens[:, 1:], [len(text) - 1], ahead=len(drafted))
     for step, token in enumerate(drafted):
-        found.append(decoder.logits(hidden)[0])
+        found.append(decoder.logits(hidden, step)[0])
         hidden = decoder.go_on([len(text) - 1 + step], hidden, torch.tensor([token]))
     return torch.stack(found)
 

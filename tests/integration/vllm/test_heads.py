@@ -16,6 +16,7 @@ from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.demo import TARGET
 from osd.demo.runner.process import worker_beside
 from osd.hotswap.new_draft import new_feature_version
+from osd.models.features import new
 from osd.models.features.new import Kind
 from storage.store import open_store
 from tests.integration.vllm.conftest import (
@@ -62,11 +63,16 @@ def agreeing(theirs: Sequence[Steps], ours: Sequence[Steps]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("kind", "vocabulary"), [("eagle", None), ("eagle3", None), ("eagle3", 512), ("medusa", None), ("medusa", 512)]
-)
+    ("kind", "vocabulary"),
+    [
+        ("eagle", None), ("eagle3", None), ("eagle3", 512), ("medusa", None), ("medusa", 512), ("peagle", None),
+        ("dflash", None), ("dflash", 512),
+    ],
+)  # fmt: skip
 def test_a_taught_head_drafts_as_in_our_engine_and_is_exchanged(
-    python: Path, folder: Path, plugin: str, kind: Kind, vocabulary: int | None
+    python: Path, folder: Path, plugin: str, kind: Kind, vocabulary: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(new, "BLOCK", GAMMA + 1)  # vLLM masks as many positions as it drafts
     settings = settings_for(folder / f"{kind}-{vocabulary}", TARGET, vocabulary)
     taught = some_prompts("sql", 2 * TAUGHT)
     versions = teach(settings, kind, [taught[:TAUGHT], taught[TAUGHT:]])

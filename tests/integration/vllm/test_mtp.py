@@ -23,7 +23,7 @@ from osd.models.features.files import load_feature_draft, save_feature_draft
 from osd.models.features.target import FeatureTarget
 from osd.models.model_digest import model_digest
 from osd.models.pair import load_model
-from tests.integration.vllm.chains_of_vllm import NEW
+from tests.integration.vllm.chains_of_vllm import GAMMA, NEW
 from tests.integration.vllm.conftest import TOKEN, some_prompts
 from tests.integration.vllm.heads import alone
 from tests.integration.vllm.test_eagle31 import require_same, vllm_chains
@@ -69,8 +69,9 @@ def test_chains_of_four_are_vllms(own: bool, checkpoint: Path, tmp_path: Path) -
     if own:
         save_feature_draft(load_feature_draft(head, target), head, target, whole=True)
     prompts = some_prompts("sql", 6)
-    theirs = vllm_chains(checkpoint, head if own else "", prompts, tmp_path, "mtp")
-    require_same(load_feature_model(head, model), target, prompts, theirs)
+    method = {"method": "mtp", "num_speculative_tokens": GAMMA} | ({"model": str(head)} if own else {})
+    theirs = vllm_chains(checkpoint, prompts, tmp_path, method)
+    require_same(load_feature_model(head, model), target, prompts, theirs, GAMMA)
     answers = [theirs[f"tokens.{number}"].tolist() for number in range(len(prompts))]
     assert answers == [answer[:NEW] for answer in alone(checkpoint, prompts)]
 

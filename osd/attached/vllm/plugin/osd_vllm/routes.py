@@ -166,6 +166,13 @@ def _no_live_gamma(args: Namespace) -> str | None:
     return None
 
 
+def _method(speculative: Any) -> str:
+    """Return how it drafts: vLLM's own name, but for models that draft all tokens in one pass."""
+    if not getattr(speculative, "parallel_drafting", False):
+        return str(speculative.method)
+    return {"eagle3": "peagle", "draft_model": "pard"}.get(speculative.method, str(speculative.method))
+
+
 @routes.get("/info")
 async def info(http: Request) -> Facts:
     """Say what this vLLM is, which target it serves, and what drafts."""
@@ -180,7 +187,7 @@ async def info(http: Request) -> Facts:
         "target": {"name": absolute(args.model), "revision": args.revision, "files": await state.osd_target,
                    "state": sender().target, "first_state": sender().first_target},
         "speculation": None if speculative is None else {
-            "method": speculative.method, "draft": draft and absolute(draft),
+            "method": _method(speculative), "draft": draft and absolute(draft),
             "num_speculative_tokens": speculative.num_speculative_tokens,
             "draft_sample_method": getattr(speculative, "draft_sample_method", "greedy"),
             "quantised_head": bool(getattr(speculative, "draft_lm_head_quantization", None)),

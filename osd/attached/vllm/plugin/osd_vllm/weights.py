@@ -23,7 +23,8 @@ Shapes = dict[str, tuple[int, ...]]
 SAME = (
     "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "intermediate_size", "vocab_size", "draft_vocab_size", "tie_word_embeddings", "rope_theta", "rope_parameters",
-    "rms_norm_eps", "hidden_act", "eagle_aux_hidden_state_layer_ids", "truncated_vocab_size",
+    "rms_norm_eps", "hidden_act", "eagle_aux_hidden_state_layer_ids", "truncated_vocab_size", "dflash_config",
+    "ptd_token_id",
 )  # fmt: skip
 """Fields of config.json in which a new version must be as the draft that the engine started with."""
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -97,7 +98,8 @@ def _check_config(folder: Path, config: Any) -> None:
         given = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise Refused(f"config.json cannot be read ({error})") from None
-    eagle, head = "Eagle" in str(given.get("architectures")), bool(given.get("num_nextn_predict_layers"))
+    eagle = any(name in str(given.get("architectures")) for name in ("Eagle", "DFlash"))
+    head = bool(given.get("num_nextn_predict_layers"))
     for field in SAME:
         if head and field in ("architectures", "num_hidden_layers", "tie_word_embeddings"):
             continue  # vLLM rewrites them, and shares the target's output layer in any case
@@ -112,7 +114,7 @@ def _check_config(folder: Path, config: Any) -> None:
 
 
 def _unsaid(said: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the fields of an EAGLE draft that mean something where they are not said, too."""
+    """Return the fields of an EAGLE or DFlash draft that mean something where they are not said, too."""
     nested = said("eagle_config") or {}
     flags = {name: bool(nested.get(name, said(name))) for name in FLAGS}
     slides = "sliding_attention" in (said("layer_types") or ())
@@ -121,7 +123,9 @@ def _unsaid(said: Callable[[str], Any]) -> dict[str, Any]:
 
 def _plain(field: str, value: Any) -> Any:
     """Return a field's value as it compares: vLLM calls published EAGLE heads by another architecture than they do, and
-    positions in the whole of each head may be said or not."""
+    positions in the whole of each head may be said or not, nor what DFlash does not do, and its block."""
+    if field == "dflash_config" and isinstance(value, dict):
+        return {name: each for name, each in value.items() if each not in (None, False) and name != "block_size"}
     if field == "rope_parameters" and isinstance(value, dict):
         return {name: each for name, each in value.items() if (name, each) != ("partial_rotary_factor", 1)}
     return [re.sub("Eagle3?", "", str(name)) for name in value or ()] if field == "architectures" else value
@@ -174,7 +178,8 @@ def load_tensors(model: nn.Module, config: Any, tensors: Mapping[str, torch.Tens
 
     vLLM's layerwise reload puts values into the storage that kernels and graphs read, repacked where a kernel wants it;
     on a CPU it leaves out the packed copy of a tied output layer, which is packed again here. It puts back the
-    vocabulary of Medusa heads too, which is no parameter until weights were loaded once.
+    vocabulary of Medusa heads too, which is no parameter until weights were loaded once, and P-EAGLE's masked columns,
+    and what DFlash has made of its weights.
     """
     import torch
     from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, initialize_layerwise_reload
@@ -183,14 +188,32 @@ def load_tensors(model: nn.Module, config: Any, tensors: Mapping[str, torch.Tens
         initialize_layerwise_reload(model)
         loaded = model.load_weights(iter(tensors.items()))  # type: ignore[operator]
         finalize_layerwise_reload(model, config)
-        vocabulary, kept = tensors.get("token_map"), getattr(model, "token_map", None)
-        if vocabulary is not None and kept is not None:
-            kept.copy_(vocabulary)
+        for name in ("token_map", "mask_hidden"):
+            given, kept = tensors.get(name), getattr(model, name, None)
+            if given is not None and kept is not None:
+                kept.copy_(given.view(kept.shape))
+        _fuse_again(getattr(model, "model", None), tensors)
         head = getattr(model, "lm_head", None)
         tied = getattr(config.hf_config, "tie_word_embeddings", False)
         if tied and head is not None and head.weight.device.type == "cpu":
             head.quant_method.process_weights_after_loading(head)
     return None if loaded is None else len(loaded)
+
+
+def _fuse_again(layers: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Have DFlash's layers make anew what they computed from their weights when those were loaded; where a kernel has
+    packed those away, out of the tensors."""
+    import torch
+
+    build = getattr(layers, "_build_fused_kv_buffers", None)
+    if build is None:
+        return
+    build()
+    packed = [i for i, layer in enumerate(layers.layers) if not layer.self_attn.qkv_proj.weight.numel()]
+    if packed:
+        names = [f"layers.{i}.self_attn.{part}_proj.weight" for i in packed for part in "kv"]
+        like = layers.norm.weight
+        layers._fused_kv_weight = torch.cat([tensors[name] for name in names]).to(like.device, like.dtype)
 
 
 def weights_digest(folder: Path) -> str:

@@ -166,4 +166,10 @@ class OsdWorker:
 
         model, config = self._osd_draft()
         with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
-            return load_tensors(model, config, tensors)
+            count = load_tensors(model, config, tensors)
+            drafter = getattr(self.model_runner, "drafter", None)  # type: ignore[attr-defined]
+            masked = getattr(drafter, "parallel_drafting_hidden_state_tensor", None)
+            if masked is not None and "mask_hidden" in tensors:
+                with torch.inference_mode():
+                    masked.copy_(model.combine_hidden_states(model.mask_hidden.view(-1)))
+        return count
