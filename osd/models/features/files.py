@@ -160,6 +160,8 @@ NEEDED = {
     "peagle": ("mask_token_id",), "dflash": ("mask_token_id", "block_size", "target_layer_ids", "rope_parameters"),
 }  # fmt: skip
 """Fields for which there is nothing to be taken where they are not said."""
+MASK = "mask_embedding.pt"
+"""Where vLLM looks for another embedding of masked positions than the mask token's."""
 IN_BLOCK = ("mask_token_id", "target_layer_ids", "causal")
 """Fields of ``dflash_config``."""
 
@@ -256,7 +258,10 @@ def _mtp(folder: Path, facts: dict[str, Any], tensors: Tensors, target: FeatureT
 
 
 def _require_said(folder: Path, facts: Mapping[str, Any], names: Collection[str]) -> None:
-    """Raise FeatureDraftNotLoaded for a field that is not said."""
+    """Raise FeatureDraftNotLoaded for a field that is not said, and for a mask's embedding in a file of its own."""
+    if (folder / MASK).exists():
+        reason = f"its masked positions have an embedding of their own, pickled in {MASK}, which osd does not read."
+        raise FeatureDraftNotLoaded(path=folder, reason=reason)
     for name in names:
         if facts.get(name) in (None, []):
             raise FeatureDraftNotLoaded(path=folder, reason=f"its config.json does not say {name}.")

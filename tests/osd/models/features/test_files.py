@@ -170,3 +170,10 @@ def test_a_cut_off_file_is_refused(target: FeatureTarget, tmp_path: Path) -> Non
     (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(FeatureDraftNotLoaded, match="cannot be read"):
         load_feature_draft(tmp_path, target)
+
+
+def test_another_embedding_of_masked_positions_is_refused(target: FeatureTarget, tmp_path: Path) -> None:
+    save_feature_draft(new_feature_draft("dflash", target), tmp_path, target)
+    (tmp_path / "mask_embedding.pt").write_bytes(b"")
+    with pytest.raises(FeatureDraftNotLoaded, match=r"mask_embedding\.pt, which osd does not read"):
+        load_feature_draft(tmp_path, target)
