@@ -39,9 +39,10 @@ def feature_kind(folder: Path) -> str | None:
     """Return the kind of feature draft in a folder; None for any other folder. Published EAGLE folders call themselves
     a Llama of one layer, and are known by the weights that stand before it."""
     facts = read_config(folder)
-    named = str(facts.get("speculators_model_type") or facts.get("architectures")).lower()
+    named = str(facts.get("architectures")).lower()
     if facts.get("model_type") == MEDUSA or named == "['medusamodel']":
         return MEDUSA
+    named += str(facts.get("speculators_model_type"))
     if DFLASH in named or "dspark" in named:  # what is none of osd's DFlash is refused by name, when it is loaded
         return DFLASH
     if PEAGLE in named or (EAGLE3 in named and any(facts.get(name) is not None for name in _MASKS)):

@@ -112,7 +112,7 @@ def test_a_window_changes_what_is_said(
     kind: str, folders: dict[str, Path], target: FeatureTarget, tmp_path: Path
 ) -> None:
     layers = 1 if kind in EAGLES else 2
-    facts = WINDOWED | {"layer_types": ["full_attention", "sliding_attention"][-layers:]}
+    facts = WINDOWED | {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"][-layers:]}
     found = says(with_facts(folders[kind], tmp_path, **facts), target)
     assert not torch.allclose(found, says(folders[kind], target), atol=1e-3)
 
