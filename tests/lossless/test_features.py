@@ -56,7 +56,7 @@ def rates(engine: Engine, asked: Sequence[Request]) -> tuple[float, float]:
 
 SHORT = {
     ("llama", "eagle"), ("llama", "medusa"), ("qwen3", "eagle3"), ("gpt2", "eagle"), ("gpt_neox", "eagle3"),
-    ("llama", "dflash"), ("qwen3", "peagle"),
+    ("llama", "dflash"),
 }  # fmt: skip
 
 
