@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
