@@ -15,6 +15,8 @@ from storage.errors import ModelFileDamaged
 MEDUSA, EAGLE, EAGLE3, PEAGLE, DFLASH, MTP = "medusa", "eagle", "eagle3", "peagle", "dflash", "mtp"
 FEATURE_KINDS = (MEDUSA, EAGLE, EAGLE3, PEAGLE, DFLASH, MTP)
 """Kinds of drafts that read the target's hidden states; the version's ``kind``."""
+AT_ONCE = (MEDUSA, PEAGLE, DFLASH)
+"""Those whose tokens do not read each other, so that no acceptance head judges them."""
 _MASKS = ("mask_token_id", "pard_token", "ptd_token_id")
 """Fields that name the token of masked columns."""
 _MIXING = re.compile(r"^(?:model\.)?fc\.weight$")

@@ -24,7 +24,7 @@ from storage.settings import Settings
 from storage.sql.holders import holder_name
 from storage.sql.suspects import RETRY
 from storage.store import Store
-from storage.versions.feature_kinds import MEDUSA
+from storage.versions.feature_kinds import AT_ONCE
 from trainer.distil.draft_learner import DraftLearner
 from trainer.distil.heirs import judge_waiting_heir
 from trainer.distil.loop import MakeLearner, run_once
@@ -171,7 +171,7 @@ class TrainingSchedule:
         if self.settings.serve.record != "verified":
             self._tell(head_of(draft), "no acceptance head is trained: that needs serve.record = verified")
             return None
-        if self.store.versions.current(draft).kind == MEDUSA:
+        if self.store.versions.current(draft).kind in AT_ONCE:
             self._tell(head_of(draft), "no acceptance head is trained: Medusa's heads read nothing that they drafted")
             return None
         if self._is_resting(head_of(draft)) or self._why_not(draft):
