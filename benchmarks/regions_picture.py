@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -73,7 +74,7 @@ def _panel(axes: Axes, places: Mapping[tuple[str, float], Own], rules: list[str]
     dress(axes)
 
 
-def _style(rule: str, rules: list[str]) -> dict[str, object]:
+def _style(rule: str, rules: list[str]) -> dict[str, Any]:
     if rule in DASHED:
         return _style(DASHED[rule], rules) | {"lw": 1.6, "ls": "--", "marker": "D", "ms": 4, "mfc": "white"}
     if rule in DRAWN:

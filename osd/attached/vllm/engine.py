@@ -148,7 +148,7 @@ def _ranks(said: Sequence[Mapping[str, Any]]) -> list[RankVersion]:
     if not said:
         raise ValueError("no rank drafts")
     names = ("rank", "process", "version", "sha256", "folder")
-    return [RankVersion(*(one[name] for name in names), target=one.get("target")) for one in said]
+    return [RankVersion(**{name: one[name] for name in names}, target=one.get("target")) for one in said]
 
 
 def _counters(text: bytes) -> dict[str, float]:
