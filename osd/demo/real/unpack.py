@@ -12,8 +12,11 @@ def unpack(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+    from osd.models.weights import LOAD_LOCK
+
     asked: Any = {"gguf_file": file.name, "dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
-    model: Any = AutoModelForCausalLM.from_pretrained(file.parent, **asked)
+    with LOAD_LOCK:
+        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, **asked)
     model.config.update({"quantization_config": None})
     model.to(torch.bfloat16).save_pretrained(folder)
     AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
