@@ -61,9 +61,11 @@ def test_blocks_are_vllms(
     """DFlash's of eight positions, and as many tokens of P-EAGLE."""
     model = load_model(str(TARGET), torch.device("cpu"), "float32")
     folder, target = tmp_path / "draft", FeatureTarget(model.module, str(TARGET))
-    save_feature_draft(
-        random_at_once(kind, target, first_vocabulary(target, vocabulary), **facts), folder, target, whole=True
-    )
+    draft = random_at_once(kind, target, first_vocabulary(target, vocabulary), **facts)
+    if kind == "dflash":  # vLLM 0.32's CPU build norms the text's keys of all layers by the first one's weights
+        for layer in draft.layers:
+            layer.self_attn.k_norm.weight.data = draft.layers[0].self_attn.k_norm.weight.data.clone()
+    save_feature_draft(draft, folder, target, whole=True)
     if speculators:
         rewrite_for_speculators(folder, target, gamma)
     method = {"method": "dflash"} if kind == "dflash" else {"method": "eagle3", "parallel_drafting": True}
