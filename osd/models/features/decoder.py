@@ -112,7 +112,7 @@ class FeatureDecoder:
         """Return the logits over what the draft can propose alone, (…, Vd); see :meth:`logits`."""
         draft = self.draft
         if draft.at_once:
-            hidden = hidden.unflatten(-1, (-1, draft.hidden_size))[..., step, :]
+            hidden = hidden.reshape(*hidden.shape[:-1], -1, draft.hidden_size)[..., step, :]
         if isinstance(draft, MedusaDraft):
             if len(draft.lm_heads):
                 return draft.head_logits(hidden, step, self.target.head)

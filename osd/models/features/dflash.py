@@ -153,8 +153,9 @@ def _attend(
     groups, width = parts.num_key_value_groups, text_keys.shape[2]
     text_keys, text_values = (repeat_kv(each, groups) for each in (text_keys, text_values))
     keys, values = (each.repeat_interleave(groups, 1) for each in (keys, values))
-    text = (query.flatten(2, 3) @ text_keys.transpose(2, 3)).unflatten(2, query.shape[2:4])
+    text = (query.flatten(2, 3) @ text_keys.transpose(2, 3)).view(*query.shape[:4], width)
     scores = torch.cat([text, query @ keys.transpose(3, 4)], dim=-1) * parts.scaling
     weights = scores.masked_fill(unseen, -torch.inf).softmax(-1, dtype=torch.float32).to(query.dtype)
-    text = (weights[..., :width].flatten(2, 3) @ text_values).unflatten(2, query.shape[2:4])
-    return text + weights[..., width:] @ values
+    text = (weights[..., :width].flatten(2, 3) @ text_values).view(query.shape)
+    found: Tensor = text + weights[..., width:] @ values
+    return found
