@@ -143,7 +143,7 @@ def test_every_query_of_the_dashboard_finds_rows(store: Store) -> None:
             rows = connection.execute(text(query)).mappings().all()
         assert rows and any(value is not None for row in rows for value in row.values()), query
         if " AS value" in query:
-            assert {"time", "metric", "value"} == rows[0].keys() and isinstance(rows[0]["metric"], str), query
+            assert {"time", "metric", "value"} == {*rows[0]} and isinstance(rows[0]["metric"], str), query
 
 
 def test_the_dashboard_is_the_twin_of_the_other() -> None:
