@@ -119,7 +119,7 @@ def drafts(right: bool) -> Drafts:
     traces, table = recorded().traces, find_costs(TWO_A100)
     larger = tuple(replace(text, acceptance=np.full_like(text.acceptance, right)) for text in traces)
     both = {SMALL: replayed_draft(traces, table), LARGE: replayed_draft(larger, dearer(table, 13 / 7))}
-    return Drafts(both, [1.0 + number for number in range(len(traces))])
+    return Drafts(both, [2.0 + number % 2 for number in range(len(traces))])
 
 
 @pytest.mark.parametrize("right", [True, False])

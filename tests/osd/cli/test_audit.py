@@ -30,12 +30,13 @@ from tests.storage.access.test_trainers import training
 from tests.storage.access.test_workers import worker
 
 READS = {
-    "audit", "config", "corpus export", "corpus stats", "db check", "doctor", "drafts list", "drafts show",
+    "audit", "config", "corpus export", "corpus stats", "db check", "doctor", "drafts examine", "drafts list",
+    "drafts show",
     "engines list", "engines show", "keys list", "metrics", "replay log", "replay stats", "replay verify",
     "router eval", "router explain", "router export", "router history", "router list", "router proposals",
     "router show", "stats acceptance", "stats change", "stats gain", "stats positions", "stats rejections",
     "stats runs",
-    "stats tokens", "servers list", "trainer list",
+    "stats tokens", "servers list", "targets list", "targets show", "trainer list",
 }  # fmt: skip
 """Commands that only look."""
 SERVES_OR_LEARNS = {"attach", "demo", "generate", "serve"}
@@ -48,6 +49,7 @@ ELSEWHERE = {
     "corpus build": "test_corpus.py", "drafts export": "test_drafts.py",
     "drafts new": "needs a target; tests/osd/cli/test_drafts.py", "drafts push": "test_drafts.py",
     "db upgrade": "tests/storage/sql/test_migrations.py", "db restore": "tests/storage/test_backup.py",
+    "targets succeed": "test_targets.py", "targets forget": "test_targets.py",
     "replay adopt": "test_replay_keep.py", "router discover": "tests/trainer/routes/test_commands.py",
     "router apply": "tests/trainer/routes/test_commands.py", "router decline": "tests/trainer/routes/test_commands.py",
     "router split": "applies proposals", "router train": "test_router.py",
