@@ -221,7 +221,7 @@ def test_a_replay_of_a_heads_estimates_counts_what_the_engine_counts() -> None:
     torch.nn.init.normal_(head.out.weight)
     estimates = HeadPass(head.requires_grad_(False), torch.device("cpu"))
     asked = RecordPlan(new_tokens=NEW_TOKENS, depth=DEPTH, head=estimates)
-    recorded = record_traces(pair(), "random", PROMPTS, 0.0, asked, Watch())
+    recorded = estimated(pair(), record_traces(pair(), "random", PROMPTS, 0.0, asked, Watch()), estimates, Watch())
     serve = settings("specdecpp", 3)
     engine = Engine(pair(), serve)
     engine.pool.head = estimates
