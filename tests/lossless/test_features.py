@@ -119,7 +119,8 @@ def test_a_head_says_of_a_trees_level_what_it_says_of_its_nodes() -> None:
     long = {"gamma__max": 6, "gamma__initial": 6, "gamma__specdecpp__threshold": 0.999}
     chain, tree = (estimates(drafter, drawn, **long, drafters__tree_nodes=6) for drafter in ("causal", "tree"))
     assert len(chain) > 6 and [each[0] for each in chain] == [each[0] for each in tree]
-    assert [each[2] for each in chain] == pytest.approx([each[2] for each in tree], abs=1e-5)
+    deep, wide = ([each[2] for each in heard if each[1] == 6] for heard in (chain, tree))  # shorter trees are wider
+    assert len(deep) > 12 and deep == pytest.approx(wide, abs=1e-5)
     torch.nn.init.zeros_(head.out.weight), torch.nn.init.constant_(head.out.bias, -2.0)
     said = estimates("tree", HeadPass(head, torch.device("cpu")), **long, drafters__tree_nodes=12)
     one = torch.tensor(-2.0).sigmoid().item()
