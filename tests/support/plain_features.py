@@ -26,7 +26,12 @@ def plain_step(draft: FeatureDraft, target: FeatureTarget, features: Tensor, tok
         return draft.logits(draft.norm_out(draft.leave(_masked(draft, target, features, tokens, step))), target.head)
     own = list(draft.begin(features))
     for count in range(step + 1):
-        hidden = _layer(draft, torch.stack(own), target.embed(torch.tensor(tokens[: len(own)])))[-1]
+        embedding = target.embed(torch.tensor(tokens[: len(own)]))
+        if draft.kind == "mtp":  # which is shown no token in the first column, and goes on from what its norm gives
+            embedding = torch.cat([torch.zeros_like(embedding[:1]), embedding[1:]])
+        hidden = _layer(draft, torch.stack(own), embedding)[-1]
+        if draft.kind == "mtp":
+            hidden = draft.final_layernorm(hidden)
         if count < step:
             own.append(hidden)
     return draft.logits(draft.norm_out(hidden), target.head)

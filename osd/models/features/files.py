@@ -105,7 +105,7 @@ def _rows(draft: FeatureDraft, target: FeatureTarget) -> Tensor | None:
     """Return the rows (Vd, H) of the target's output layer that an engine needs in the folder; None where it takes them
     from the target, or the draft has its own."""
     has_own = draft.lm_head is not None or (isinstance(draft, MedusaDraft) and len(draft.lm_heads))
-    needs = isinstance(draft, MedusaDraft) or (type(draft) is not EagleDraft and draft.token_map is not None)
+    needs = isinstance(draft, MedusaDraft) or (draft.kind not in ("eagle", "mtp") and draft.token_map is not None)
     if has_own or not needs:
         return None
     weight = target.head.weight.detach()
@@ -253,6 +253,7 @@ def _mtp(folder: Path, facts: dict[str, Any], tensors: Tensors, target: FeatureT
     require_vocabulary(folder, ids, target)
     take_out_head(folder, tensors, "lm_head.weight", None, target, required=True)
     facts = facts | {"bos_token_id": None, "eos_token_id": None, "attention_bias": False}
+    facts["num_hidden_layers"] = target.layers  # as the target's checkpoint counts them
     token_map = None if ids is None else torch.tensor(ids, dtype=torch.long)
     return _filled(folder, lambda: _layers("mtp", facts, token_map, ()), tensors)
 

@@ -130,7 +130,8 @@ EAGLE3 = LAYER | {
 }
 MTP = LAYER | {
     "model_type": refused("a layer of another architecture", "qwen2", "mimo"), "osd_draft_vocabulary": IDS,
-    "num_hidden_layers": SIZE, "num_nextn_predict_layers": refused("other heads than one", 1),
+    "num_hidden_layers": SIZE._replace(use="harmless"), "num_nextn_predict_layers": refused("other heads than one", 1),
+    "draft_vocab_size": ANY,
     "attention_bias": refused("a layer of Qwen2's kind has it", True), "tie_word_embeddings": ANY,
     "layer_types": Key("harmless", KeyRule("full_attention alone", _is_full)),
     "use_mrope": refused("positions of several kinds", False),

@@ -57,8 +57,8 @@ def test_what_is_written_is_read(
     for ours, theirs in zip(says(draft, target), says(again, target), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-6)
     names = load_file(tmp_path / "model.safetensors").keys()
-    assert not any("embed_tokens" in name for name in names)
-    rows = {"medusa": True, "eagle": False}.get(kind, token_map is not None)
+    assert any("embed_tokens" in name for name in names) == (whole and kind == "mtp")
+    rows = {"medusa": True, "eagle": False, "mtp": True}.get(kind, token_map is not None)
     assert any("lm_head" in name for name in names) == (whole and rows)
 
 
