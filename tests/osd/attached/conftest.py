@@ -51,7 +51,7 @@ def fake(tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OSD_VLLM_TOKEN", TOKEN)
     monkeypatch.setenv("OSD_VLLM_ENGINE", "gpu-1")
     monkeypatch.setenv("OSD_VLLM_FOLDERS", f"{folders['root']}:{tmp_path}")
-    sources = write_sources(tmp_path / "vllm", without="propose")  # there is no runner that a draft could rest in
+    sources = write_sources(tmp_path / "vllm")
     monkeypatch.setitem(
         sys.modules, "vllm", SimpleNamespace(__version__="0.32.0", __file__=str(sources / "__init__.py"))
     )

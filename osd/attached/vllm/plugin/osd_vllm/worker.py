@@ -30,11 +30,13 @@ def let_drafts_rest() -> None:
     vLLM returns the same where it drafts nothing, and runs the pass before. A vLLM that is built otherwise, or another
     kind of draft, goes on as it is.
     """
+    try:
+        from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    except ImportError:
+        return
     if lacking(REST):
         return
-    from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
     ask, propose = GPUModelRunner.propose_draft_token_ids, SpecDecodeBaseProposer.propose
 
     def asked(self: Any, scheduler_output: Any, *more: Any) -> Any:
