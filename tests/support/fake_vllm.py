@@ -99,8 +99,9 @@ class FakeEngine:
 
     def decode(
         self, prompt: list[int], most: int, penalty: float = 1.0
-    ) -> tuple[list[int], list[list[tuple[int, float]]], list[int], list[int]]:
-        """Return the greedy tokens, all log-probabilities at each, and what each step accepted and drafted."""
+    ) -> tuple[list[int], list[list[tuple[int, float]]], Any, Any]:
+        """Return the greedy tokens, all log-probabilities at each, and what each step accepted and drafted: lists, or
+        None without speculation."""
         tokens, tops = list(prompt), []
         for _ in range(most):
             logits = self.target(torch.tensor([tokens])).logits[0, -1]
@@ -110,7 +111,7 @@ class FakeEngine:
             tops.append([(int(i), float(logprobs[i])) for i in logprobs.argsort(descending=True)])
             tokens.append(int(warped.argmax()))
         if self.draft is None:
-            return tokens[len(prompt) :], tops, [], []
+            return tokens[len(prompt) :], tops, None, None
         guesses = self.draft(torch.tensor([tokens])).logits[0].argmax(-1).tolist()
         accepted, drafted, refused, place = [], [], [], len(prompt) + 1
         while place < len(tokens):
@@ -244,7 +245,7 @@ def _metrics(parts: list[Any]) -> dict[str, Any] | None:
     if len(parts) > 1:
         return None
     _, _, accepted, drafted = parts[0]
-    if not drafted:
+    if drafted is None:
         return None
     return {
         "speculative_decoding": {

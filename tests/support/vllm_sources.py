@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from types import ModuleType
 
 from osd.attached.vllm.plugin.osd_vllm.needs import NEEDS
 
@@ -31,3 +32,10 @@ def write_sources(root: Path, without: str = "") -> Path:
         (root / module).parent.mkdir(parents=True, exist_ok=True)
         (root / module).write_text("\n".join([*lines, *functions[module]]) + "\n")
     return root
+
+
+def fake_vllm_module(version: str, sources: Path) -> ModuleType:
+    """Return a package of that version whose sources are there, and which has nothing in it."""
+    made = ModuleType("vllm")
+    made.__version__, made.__file__ = version, str(sources / "__init__.py")  # type: ignore[attr-defined]
+    return made

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ from storage.store import Store
 from tests.support.fake_vllm import TOKEN, FakeEngine, make_app, plugin
 from tests.support.models import noisy, random_module
 from tests.support.settings import settings_of
-from tests.support.vllm_sources import write_sources
+from tests.support.vllm_sources import fake_vllm_module, write_sources
 from tests.support.waiting import until
 
 
@@ -52,9 +51,7 @@ def fake(tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OSD_VLLM_ENGINE", "gpu-1")
     monkeypatch.setenv("OSD_VLLM_FOLDERS", f"{folders['root']}:{tmp_path}")
     sources = write_sources(tmp_path / "vllm")
-    monkeypatch.setitem(
-        sys.modules, "vllm", SimpleNamespace(__version__="0.32.0", __file__=str(sources / "__init__.py"))
-    )
+    monkeypatch.setitem(sys.modules, "vllm", fake_vllm_module("0.32.0", sources))
     plugin(monkeypatch)
     yield FakeEngine(folders["target"], folders["draft"], 3)
 

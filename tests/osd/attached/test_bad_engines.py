@@ -20,7 +20,7 @@ from osd.attached.trials import require_live, selftest
 from osd.attached.vllm.engine import VllmEngine
 from tests.osd.attached.conftest import Running
 from tests.support.fake_vllm import TOKEN, FakeEngine, make_app
-from tests.support.vllm_sources import write_sources
+from tests.support.vllm_sources import fake_vllm_module, write_sources
 
 
 def refusal(url: str, asks: Callable[[VllmEngine], object] = VllmEngine.probe, token: str = TOKEN) -> str:
@@ -45,7 +45,6 @@ LACKS: list[tuple[Callable[[FakeEngine], None], str]] = [
     ),
     (lambda fake: setattr(fake.vllm_config.model_config, "logprobs_mode", "processed_logprobs"), "raw_logprobs"),
     (lambda fake: setattr(fake.vllm_config.speculative_config, "method", "ngram"), "ngram"),
-    (lambda fake: setattr(fake.vllm_config, "speculative_config", None), "--speculative-config"),
     (_without_worker, "--worker-extension-cls osd_vllm.worker.OsdWorker"),
 ]
 """What a vLLM may lack, each beside what it lacked before it, and what is said of it first."""
@@ -82,8 +81,8 @@ def test_lengths_are_not_changed_live_where_the_scheduler_is_another(
     client = VllmEngine(running.url, TOKEN)
     assert client.probe().live_gamma
     client.set_gamma([(1, 16, 2)])
-    other = write_sources(tmp_path / "other", "dynamic_sd_lookup") / "__init__.py"
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.40.0", __file__=str(other)))
+    other = write_sources(tmp_path / "other", "dynamic_sd_lookup")
+    monkeypatch.setitem(sys.modules, "vllm", fake_vllm_module("0.40.0", other))
     said = refusal(running.url, lambda client: client.set_gamma([(1, 16, 2)]))
     assert "0.40.0" in said and "dynamic_sd_lookup" in said
     with pytest.raises(EngineUnsuited, match="OSD_VLLM_GAMMA"):

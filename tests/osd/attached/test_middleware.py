@@ -20,7 +20,7 @@ from tests.support.fake_vllm import FakeEngine, make_app
 class KeptRecords:
     """A sender that keeps everything and sends nothing."""
 
-    shows_metrics, tenant_header, serving = False, "x-tenant", "d" * 64
+    shows_metrics, tenant_header, serving, target = False, "x-tenant", "d" * 64, None
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
@@ -30,6 +30,9 @@ class KeptRecords:
 
     def depth(self) -> int:
         return 5
+
+    def salt(self, version: str | None) -> str | None:
+        return version
 
     def put(self, record: dict[str, Any]) -> None:
         self.records.append(record)
