@@ -79,10 +79,10 @@ def _examples(traces: Sequence[RecordedText], read: Sequence[Tensor], places: Se
     """Return the drafted tokens of some texts; of greedy ones those whose chain was right before."""
     parts = []
     for place in places:
-        chances, known = traces[place].acceptance[:, :-1], np.ones_like(traces[place].acceptance[:, 1:], bool)
+        judged, known = traces[place].acceptance[:, :-1], np.ones_like(traces[place].acceptance[:, 1:], bool)
         if traces[place].greedy:
-            known[:, 1:] = chances[:, :-1] > 0
-        parts.append((read[place][:, 1:][torch.from_numpy(known)], torch.from_numpy(chances[known])))
+            known[:, 1:] = judged[:, :-1] > 0
+        parts.append((read[place][:, 1:][torch.from_numpy(known)], torch.from_numpy(judged[known])))
     kept, chances = (torch.cat(column) for column in zip(*parts, strict=True))
     return HeadExamples(kept, chances, torch.zeros(len(chances), dtype=torch.long))
 

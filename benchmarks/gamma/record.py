@@ -84,7 +84,9 @@ def bench_rounds(plan: RoundsPlan, settings: Settings, watch: Watch) -> BenchRes
         traces = recording.traces
         if halves:
             traces, figures = heads_of_halves(pair, traces, settings.learn, watch)
-        told = {name: "/".join(Path(getattr(recording, name)).parts[-2:]) for name in ("target", "draft")}  # no path
+        told: dict[str, Any] = {
+            name: "/".join(Path(getattr(recording, name)).parts[-2:]) for name in ("target", "draft")
+        }  # no path
         write_recording(plan.out, replace(recording, traces=traces, **told))
     facts, files = facts_of(plan, target=pair.target.name, draft=pair.draft.name), {"rounds": plan.out}
     return BenchResult("rounds", facts, figures, files={} if watch.stopped else files, interrupted=watch.stopped)
@@ -275,8 +277,8 @@ class ChainDrawer:
         p = self._agreed(lengths) if self._greedy else self._judged(tokens, lengths, drafted, warp)
         at = drafted.unsqueeze(2)
         judged = (p.gather(2, at) / q.gather(2, at)).squeeze(2).clamp(max=1), torch.minimum(p, q).sum(-1).clamp(max=1)
-        whole = (each.cpu().numpy().astype(np.int32) for each in (drafted, likeliest))
-        return Chains(*whole, *(each.float().cpu().numpy() for each in (*signals, *judged)))
+        ids, names = (each.cpu().numpy().astype(np.int32) for each in (drafted, likeliest))
+        return Chains(ids, names, *(each.float().cpu().numpy() for each in (*signals, *judged)))
 
     def _drafted(self, tokens: list[int], lengths: Sequence[int], warp: Warp) -> Iterator[_Step]:
         fork(self._draft, tokens, lengths)

@@ -195,7 +195,7 @@ def running_both(plan: AttachedPlan, settings: Settings, target: str) -> Iterato
     with ExitStack() as stack:
         store = stack.enter_context(open_store(own))
         made = None if plan.kind == "mtp" else new_feature_version(store, DEFAULT_DRAFT, target, plan.kind)
-        draft = made and servable_folder(store, made)
+        draft = None if made is None else servable_folder(store, made)
         at = stack.enter_context(server.attach_process(config, out / "attach.log", secret))
         variables = server.plugin_variables(out, token, at) | {
             "OSD_VLLM_GAMMA": str(out / "gamma.json"), "PYTHONPATH": str(Path(osd_vllm.__file__).parents[1]),

@@ -138,7 +138,8 @@ def _as_chat(row: Json) -> Json:
 def _as_message(turn: Any) -> Any:
     if not isinstance(turn, dict):
         return turn
-    role, said = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
+    role: Any = turn.get("from", turn.get("role"))
+    said: Any = turn.get("value", turn.get("content"))
     if role == "function_call":
         calls = json.loads(said)
         calls = [{"function": one} for one in (calls if isinstance(calls, list) else [calls])]
