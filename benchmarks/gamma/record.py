@@ -84,10 +84,8 @@ def bench_rounds(plan: RoundsPlan, settings: Settings, watch: Watch) -> BenchRes
         traces = recording.traces
         if halves:
             traces, figures = heads_of_halves(pair, traces, settings.learn, watch)
-        told: dict[str, Any] = {
-            name: "/".join(Path(getattr(recording, name)).parts[-2:]) for name in ("target", "draft")
-        }  # no path
-        write_recording(plan.out, replace(recording, traces=traces, **told))
+        target, draft = ("/".join(Path(name).parts[-2:]) for name in (recording.target, recording.draft))  # no path
+        write_recording(plan.out, replace(recording, traces=traces, target=target, draft=draft))
     facts, files = facts_of(plan, target=pair.target.name, draft=pair.draft.name), {"rounds": plan.out}
     return BenchResult("rounds", facts, figures, files={} if watch.stopped else files, interrupted=watch.stopped)
 

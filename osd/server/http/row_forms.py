@@ -116,6 +116,7 @@ def answered_turns(messages: Any) -> list[tuple[Sequence[Json], Json]]:
     told = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
     plain = [{name: value for name, value in one.items() if name != "weight"} for one in told]
     learned = [one.get("role") == "assistant" and one.get("weight") != 0 for one in told]
+    turns: list[tuple[Sequence[Json], Json]]
     turns = [(plain[:place], plain[place]) for place in range(1, len(told)) if learned[place]]
     if not turns:
         raise BadRequest(field="response", reason="there is none, and no message behind another is the assistant's")
