@@ -32,10 +32,16 @@ PLAIN: dict[str, Divergence] = {
 
 
 def plain_features(target: FeatureTarget, tokens: Sequence[int], layers: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return hidden states (n, F) and the distributions (n, V) of one text, by transformers' own means."""
+    """Return hidden states (n, F) and the distributions (n, V) of one text, by transformers' own means; behind its
+    hidden states stands what the last layer leaves to the norm."""
+    module: Any = target.module
+    last: list[Any] = []
+    hook = module.model.layers[-1].register_forward_hook(lambda _layer, _given, left: last.append(left))
     with torch.no_grad():
-        said: Any = target.module(torch.tensor([list(tokens)]), output_hidden_states=True, use_cache=False)
-    return torch.cat([said.hidden_states[number][0] for number in layers], -1), said.logits[0].softmax(-1)
+        said: Any = module(torch.tensor([list(tokens)]), output_hidden_states=True, use_cache=False)
+    hook.remove()
+    states = [*said.hidden_states, last[0][0] if isinstance(last[0], tuple) else last[0]]
+    return torch.cat([states[number][0] for number in layers], -1), said.logits[0].softmax(-1)
 
 
 def plain_loss(
