@@ -71,7 +71,7 @@ def test_too_few_prompts_are_refused() -> None:
     assert split({"sql": [(1,), (2,), (3,)]}, 1)["sql"] == PromptSplit([(1,), (2,)], [(3,)])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_table_and_how_it_goes_on(tmp_path: Path) -> None:
     """Two arms at one temperature: texts within the cap, the learned draft better, nothing measured twice. The second
     draws its texts with the target, in the trainer's process."""

@@ -31,7 +31,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return prompts, corpus
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_measures_compares_draws_and_goes_on(
     bench: Bench, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

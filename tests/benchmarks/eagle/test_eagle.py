@@ -140,6 +140,7 @@ def test_columns_are_sums_over_texts_and_sets_are_told_apart() -> None:
     assert eagle.table_11(texts.only("a"))["depth"] == 1.0 and find_costs(COSTS).draft_ms(1, 1) < 2
 
 
+@pytest.mark.long
 def test_a_draft_of_random_weights_learns_from_answers_and_is_kept(tmp_path: Path) -> None:
     target = tmp_path / "target"
     tiny_target().save_pretrained(target)

@@ -19,6 +19,7 @@ def asked(tmp_path):
     return path
 
 
+@pytest.mark.long
 def test_a_run_and_its_replay(bench, asked, tmp_path):
     done = bench("gamma", *SMALL, "--prompts", asked, "--out", tmp_path / "run", "--json")
     assert done.exit_code == 0, done.stderr

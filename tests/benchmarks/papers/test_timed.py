@@ -189,6 +189,7 @@ def test_medusa_is_told_by_traffic() -> None:
     assert [row["weights"] for row in rows] == [7, 7, 5] and rows[1]["tokens a round, new"] == 2
 
 
+@pytest.mark.long
 def test_heads_serve_and_learn_and_are_not_taught_twice(papers_bench: PapersBench) -> None:
     papers_bench.settings, plan = Settings(), plan_of("osd, Table 4", texts=8, tokens=8)
     drafts = LearnedDrafts(papers_bench, plan)

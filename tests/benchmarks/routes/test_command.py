@@ -20,6 +20,7 @@ def files(tmp_path: Path) -> list[Path]:
     return made
 
 
+@pytest.mark.long
 def test_a_run_is_whole_and_goes_on_where_it_stopped(bench, files, tmp_path):
     small = ["--requests", 12, "--max-tokens", 8, "--out", tmp_path / "run", "--json"]
     prompted = [part for path in files for part in ("--prompts", path)]

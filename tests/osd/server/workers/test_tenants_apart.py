@@ -63,7 +63,7 @@ def everything(server: Server) -> list[set[tuple[str, int]]]:
     return [{seen(server, text) for _ in range(TURNS)} for text in TEXTS]
 
 
-@pytest.mark.parametrize("prefix_mb", ["0", "64"])
+@pytest.mark.parametrize("prefix_mb", [pytest.param("0", marks=pytest.mark.long), "64"])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_tenants_answers_are_the_same_whether_another_asked_before_or_not(
     tmp_path: Path, pair: Path, name: str, prefix_mb: str
