@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from osd.bench.contenders import osd_contender
+from osd.bench.examine.reading import feature_distributions
 from osd.bench.harness.plan import Count, SampledPlan, TargetPlan, data_sets, facts_of
 from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
 from osd.drafters.scoring import distributions
-from osd.models.features.base import AHEAD, FeatureDraft
+from osd.models.features.base import FeatureDraft
 from osd.models.features.files import load_feature_draft
 from osd.models.features.target import FeatureTarget, read_features
 from osd.models.model import Model
@@ -202,7 +203,7 @@ def read_answer(
             layers = draft.feature_layers(target.module)
             if layers not in read:
                 read[layers] = read_features(target.module, torch.tensor([text], device=p.device), layers)[0]
-            said_by = _feature_distributions(shared, draft, read[layers], text, count)
+            said_by = feature_distributions(shared, draft, read[layers], text, count, GAMMA)
             begin = 1  # a feature draft begins after the first token
         else:
             own = distributions(draft.decoder(1, len(text)), text, count, at, p.shape[1]).to(p.device)
@@ -227,18 +228,3 @@ def rounds_of(right: Right, count: int, gamma: int) -> int:
             accepted += 1
         place, rounds = place + accepted + 1, rounds + 1
     return rounds
-
-
-def _feature_distributions(
-    target: FeatureTarget, draft: FeatureDraft, features: Tensor, text: list[int], count: int
-) -> list[Tensor]:
-    """Return the distributions (count, V) of each step of chains at the places of an answer; zeros before the text's
-    beginning."""
-    tokens = torch.tensor([text], device=target.head.weight.device)
-    prompt, found = len(text) - count, []
-    for step, each in enumerate(draft.unroll(features, tokens, target.embed, target.head, GAMMA)):
-        q = draft.whole(each.logits[0].float()).softmax(-1)
-        begin = max(0, prompt - AHEAD - step)
-        own = q[begin : len(text) - AHEAD - step]  # column t speaks of place t + AHEAD + step
-        found.append(torch.cat([own.new_zeros(count - len(own), own.shape[1]), own])[-count:])
-    return found
