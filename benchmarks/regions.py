@@ -93,7 +93,7 @@ RegionCell = Cell[RegionJob, list[float]]
 Texts = dict[tuple[str, float], tuple[list[RecordedText], list[RecordedText]]]
 """By what :class:`Region` calls them, texts that are served before, and those that count."""
 Ratios = dict[tuple[str, str, float], dict[str, PaperFigure]]
-"""Of each rule, by costs, texts and mean acceptance."""
+"""Each rule's ratio, by costs, texts and mean acceptance."""
 
 
 class RegionReplay:

@@ -93,7 +93,7 @@ def embeddings(pair: Pair, traces: Sequence[RecordedText], watch: Watch) -> Iter
     then of all tokens of the chain but the last."""
     length = max((len(each.prompt) + each.length + each.depth for each in traces), default=0) + 1
     decoder = pair.draft.decoder(ROWS, length)
-    decoder.cache.wants_embedding = True
+    decoder.cache.want_embedding(True)
     for number, trace in enumerate(traces, 1):
         watch.at(f"what the draft reads of {trace.data_set}: {number} of {len(traces)}")
         tokens, start, parts = [*trace.prompt.tolist(), *trace.text.tolist()], len(trace.prompt), []
