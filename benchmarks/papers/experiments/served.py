@@ -21,8 +21,8 @@ from osd.demo.runner.source import Segment, segments_of
 BATCH = 4
 
 
-class Way(NamedTuple):
-    """A way in which a draft learns while it serves."""
+class LearningRecipe(NamedTuple):
+    """Settings by which a draft learns while it serves."""
 
     told: str
     suffix: str
@@ -30,10 +30,10 @@ class Way(NamedTuple):
     settings: Mapping[str, Mapping[str, Any]]
 
 
-OURS = Way("newest replayed", "", {"learn": {"replay": "newest"}})
-RESERVOIR = Way("reservoir replayed", "_reservoir", {"learn": {"replay": "reservoir"}})
-PRINTED = Way("Algorithm 1 as printed", "_as_printed", RECIPES["paper"])
-WAYS = (OURS, RESERVOIR, PRINTED)
+OURS = LearningRecipe("newest replayed", "", {"learn": {"replay": "newest"}})
+RESERVOIR = LearningRecipe("reservoir replayed", "_reservoir", {"learn": {"replay": "reservoir"}})
+PRINTED = LearningRecipe("Algorithm 1 as printed", "_as_printed", RECIPES["paper"])
+LEARNING_RECIPES = (OURS, RESERVOIR, PRINTED)
 Arms = Mapping[str, ArmResult]
 HALF, END = "end of the first half", "end of the second half"
 Parts = dict[tuple[str, str], Sequence[RoutedRequest]]
@@ -74,10 +74,12 @@ def alpha(some: Sequence[RoutedRequest], *, frozen: bool = False) -> PaperFigure
 class RoutesExperiment(PaperExperiment):
     """An experiment by `python -m benchmarks routes`."""
 
-    def arms(self, bench: PapersBench, order: str, names: Sequence[str], seed: int = 0, way: Way = OURS) -> Arms:
+    def arms(
+        self, bench: PapersBench, order: str, names: Sequence[str], seed: int = 0, recipe: LearningRecipe = OURS
+    ) -> Arms:
         """Return the arms of a run, which goes on in the shared folder."""
-        name = f"{self.named(f'routes-{order}')}{way.suffix}-s{seed}"
-        ours = replace(bench, settings=bench.settings.changed(**way.settings))
+        name = f"{self.named(f'routes-{order}')}{recipe.suffix}-s{seed}"
+        ours = replace(bench, settings=bench.settings.changed(**recipe.settings))
         return bench.once(name, lambda: self._arms(ours, order, names, seed, bench.folder(name)))
 
     def _arms(self, bench: PapersBench, order: str, names: Sequence[str], seed: int, out: Path) -> Arms:
@@ -108,11 +110,11 @@ class Routed(RoutesExperiment):
             "gain_of_routes": _mean(each.over), "least_gain_of_routes": least(each.over),
         }  # fmt: skip
         tables = {"Acceptance by domain, last third": each.rows}
-        for way in (RESERVOIR, PRINTED):
-            each = compared(self.arms(bench, "mixed", ("single", "routed"), way=way), "routed", domains, "domain")
-            figures[f"least_gain_of_learning{way.suffix}"] = least(each.gains)
-            figures[f"gain_of_routes{way.suffix}"] = _mean(each.over)
-            tables[f"Acceptance by domain, last third, {way.told}"] = each.rows
+        for recipe in (RESERVOIR, PRINTED):
+            each = compared(self.arms(bench, "mixed", ("single", "routed"), recipe=recipe), "routed", domains, "domain")
+            figures[f"least_gain_of_learning{recipe.suffix}"] = least(each.gains)
+            figures[f"gain_of_routes{recipe.suffix}"] = _mean(each.over)
+            tables[f"Acceptance by domain, last third, {recipe.told}"] = each.rows
         if several:
             each = compared(found, BY_LANGUAGE, languages, "language")
             figures["least_gain_of_learning_by_language"] = least(each.gains)
@@ -174,17 +176,21 @@ def between(parts: Parts, name: str, one: str, other: str) -> PaperFigure:
 
 class DataMix(RoutesExperiment):
     """OSD, Figure 9: two domains are served mixed; one draft learns from the first alone, then from the second alone,
-    in each way to learn. Acceptance of each domain's last third of a half, and of its first third of the first."""
+    by each recipe. Acceptance of each domain's last third of a half, and of its first third of the first."""
 
     def run(self, bench: PapersBench) -> PaperFindings:
-        """Serve the mix with every seed in every way."""
+        """Serve the mix with every seed by every recipe."""
         names = [segment.name for segment in drawn(bench, self, 1)[:2]]
-        runs = [(way, self._parts(bench, seed, way, names)) for seed in range(self.seeds) for way in WAYS]
-        ways = {way.suffix: [parts for own, parts in runs if own is way] for way in WAYS}
+        runs = [
+            (recipe, self._parts(bench, seed, recipe, names))
+            for seed in range(self.seeds)
+            for recipe in LEARNING_RECIPES
+        ]
+        by_recipe = {recipe.suffix: [parts for own, parts in runs if own is recipe] for recipe in LEARNING_RECIPES}
         first, second = names
         figures, tables = dict[str, PaperFigure](), dict[str, Rows]()
-        for way in WAYS:
-            found, key = ways[way.suffix], way.suffix
+        for recipe in LEARNING_RECIPES:
+            found, key = by_recipe[recipe.suffix], recipe.suffix
             some: Parts = {part: [one for parts in found for one in parts[part]] for part in found[0]}
             figures |= {
                 f"forgotten{key}": between(some, first, HALF, END),
@@ -193,14 +199,14 @@ class DataMix(RoutesExperiment):
                 f"forgotten{key}_by_seed": mean_of([between(parts, first, HALF, END).value for parts in found]),
             }
             told = {part: str(alpha(mine)) for part, mine in some.items()}
-            tables[f"α, {way.told}: learned from {first}, then from {second}"] = [
+            tables[f"α, {recipe.told}: learned from {first}, then from {second}"] = [
                 {"domain": name, **{when: told[name, when] for n, when in told if n == name}} for name in names
             ]
-        return PaperFindings(figures | self._reservoir(ways, names), tables)
+        return PaperFindings(figures | self._reservoir(by_recipe, names), tables)
 
-    def _parts(self, bench: PapersBench, seed: int, way: Way, names: Sequence[str]) -> Parts:
+    def _parts(self, bench: PapersBench, seed: int, recipe: LearningRecipe, names: Sequence[str]) -> Parts:
         """Return the requests of a run by domain and third."""
-        seen = self.arms(bench, "apart", ("single",), seed, way)["single"].seen
+        seen = self.arms(bench, "apart", ("single",), seed, recipe)["single"].seen
         parts: Parts = {}
         for half, some in (("first", seen[: len(seen) // 2]), ("second", seen[len(seen) // 2 :])):
             for name in names:
@@ -210,10 +216,10 @@ class DataMix(RoutesExperiment):
                 parts[name, f"end of the {half} half"] = mine[-third:]
         return parts
 
-    def _reservoir(self, ways: Mapping[str, Sequence[Parts]], names: Sequence[str]) -> dict[str, PaperFigure]:
+    def _reservoir(self, by_recipe: Mapping[str, Sequence[Parts]], names: Sequence[str]) -> dict[str, PaperFigure]:
         """Return what the reservoir changes of α at the end, of both sets, on the same requests; and by seed the share
         of what is forgotten that it keeps."""
-        ours, theirs = ways[OURS.suffix], ways[RESERVOIR.suffix]
+        ours, theirs = by_recipe[OURS.suffix], by_recipe[RESERVOIR.suffix]
         found = {
             f"reservoir_minus_newest_on_{key}": mean_of(
                 [_paired(one[name, END], other[name, END]).value for one, other in zip(theirs, ours, strict=True)]
@@ -231,26 +237,26 @@ class Shifts(RoutesExperiment):
     second set's share rises in a straight line."""
 
     def run(self, bench: PapersBench) -> PaperFindings:
-        """Serve both orders with every seed, in each way to learn."""
+        """Serve both orders with every seed, by each recipe."""
         figures, tables, curves = dict[str, PaperFigure](), dict[str, Rows](), list[Curve]()
-        for way in WAYS:
-            own, rows, drawn_curves = self._shifted(bench, way)
-            figures |= {f"{name}{way.suffix}": figure for name, figure in own.items()}
-            tables[f"α around the change, {way.told}"], curves = rows, [*curves, *drawn_curves]
+        for recipe in LEARNING_RECIPES:
+            own, rows, drawn_curves = self._shifted(bench, recipe)
+            figures |= {f"{name}{recipe.suffix}": figure for name, figure in own.items()}
+            tables[f"α around the change, {recipe.told}"], curves = rows, [*curves, *drawn_curves]
         return PaperFindings(figures, tables, {"shift": Picture("requests", "α", curves)})
 
-    def _shifted(self, bench: PapersBench, way: Way) -> tuple[dict[str, PaperFigure], Rows, list[Curve]]:
+    def _shifted(self, bench: PapersBench, recipe: LearningRecipe) -> tuple[dict[str, PaperFigure], Rows, list[Curve]]:
         dips: dict[str, list[float]] = {"abrupt": [], "linear": []}
         rows, curves = [], []
         for seed, order in ((seed, order) for seed in range(self.seeds) for order in dips):
-            seen = self.arms(bench, order, ("single",), seed, way)["single"].seen
+            seen = self.arms(bench, order, ("single",), seed, recipe)["single"].seen
             half, near = len(seen) // 2, max(1, len(seen) // 8)
             before, after = alpha(seen[half - near : half]), alpha(seen[half : half + near])
             dips[order].append(before.value - after.value)
             rows.append({"seed": seed, "change": order, "before": str(before), "after": str(after)})
             if not seed:
                 wide = [(float(i), alpha(seen[max(0, i - near) : i]).value) for i in range(1, len(seen) + 1)]
-                curves.append(Curve(f"{order}, {way.told}", wide))
+                curves.append(Curve(f"{order}, {recipe.told}", wide))
         figures = {
             "abrupt_dip": mean_of(dips["abrupt"]),
             "abrupt_minus_gradual_dip": mean_of(np.subtract(dips["abrupt"], dips["linear"])),

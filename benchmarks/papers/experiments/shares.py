@@ -24,7 +24,7 @@ from benchmarks.papers.experiments.served import (
     OURS,
     PRINTED,
     RESERVOIR,
-    Way,
+    LearningRecipe,
     apart,
     drawn,
     last_third,
@@ -70,9 +70,9 @@ class SharesOfData(PaperExperiment):
         """Serve and learn; distil and read; compare."""
         requests = self.served(bench)
         online, rows = online_told(requests)
-        for way in (RESERVOIR, PRINTED):
-            name = self.named(f"online{way.suffix}")
-            online |= beside(requests, bench.once(name, lambda way=way: self._serve(bench, way)), way)  # type: ignore[misc]
+        for recipe in (RESERVOIR, PRINTED):
+            name = self.named(f"online{recipe.suffix}")
+            online |= beside(requests, bench.once(name, lambda recipe=recipe: self._serve(bench, recipe)), recipe)  # type: ignore[misc]
         shares, table = shares_told(self.texts_read(bench))
         whose: tuple[Whose, Whose] = ("online", "frozen")
         curves = [Curve(name, [(float(i), a) for i, a in enumerate(moving(requests, name), 1)]) for name in whose]
@@ -87,19 +87,19 @@ class SharesOfData(PaperExperiment):
         """Return the requests of a run that learned while it served."""
         return self._serve(bench, OURS)
 
-    def _serve(self, bench: PapersBench, way: Way) -> Served:
+    def _serve(self, bench: PapersBench, recipe: LearningRecipe) -> Served:
         folder = bench.folder("online")
-        kept = folder / f"{self.named('served')}{way.suffix}.json"
+        kept = folder / f"{self.named('served')}{recipe.suffix}.json"
         if kept.exists():
             return LINES.validate_json(kept.read_bytes())
         plan = OnlinePlan(
             target=bench.target, draft=bench.draft, max_tokens=self.tokens, batch=BATCH, drafter="causal",
-            offline=way is OURS,
+            offline=recipe is OURS,
         )  # fmt: skip
         segments, out = drawn(bench, self, self.texts), fresh(folder, "run")
         quiet = Console(quiet=True)
         results = serve_segments(
-            plan, bench.settings.changed(**way.settings), segments, out, check_every=0, console=quiet
+            plan, bench.settings.changed(**recipe.settings), segments, out, check_every=0, console=quiet
         )
         if results.facts["interrupted"]:
             raise KeyboardInterrupt
@@ -156,8 +156,8 @@ def online_told(requests: Served) -> tuple[dict[str, PaperFigure], list[dict[str
     return figures, rows
 
 
-def beside(ours: Served, theirs: Served, way: Way) -> dict[str, PaperFigure]:
-    """Return α of another way to learn, in each data set's last third, less ours on the same requests, and less the
+def beside(ours: Served, theirs: Served, recipe: LearningRecipe) -> dict[str, PaperFigure]:
+    """Return α of another recipe, in each data set's last third, less ours on the same requests, and less the
     frozen draft's."""
     last = [one for name in dict.fromkeys(one.segment for one in theirs)
             for one in last_third([one for one in theirs if one.segment == name])]  # fmt: skip
@@ -165,7 +165,7 @@ def beside(ours: Served, theirs: Served, way: Way) -> dict[str, PaperFigure]:
     pairs = [(one, known[one.segment, one.number]) for one in last if (one.segment, one.number) in known]
     emitted, hits = [one.emitted for one, _ in pairs], [one.hits("online") for one, _ in pairs]
     others = {"online": [own.hits("online") for _, own in pairs], "frozen": [one.hits("frozen") for one, _ in pairs]}
-    return {f"minus_{who}{way.suffix}": difference_of_shares(hits, some, emitted) for who, some in others.items()}
+    return {f"minus_{who}{recipe.suffix}": difference_of_shares(hits, some, emitted) for who, some in others.items()}
 
 
 WHOSE: tuple[Whose, ...] = ("frozen", "online", "offline")

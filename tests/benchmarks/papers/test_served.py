@@ -89,8 +89,8 @@ def arm(name: str, order: list[str], alphas: dict[str, float]) -> ArmResult:
 def keep_arms(bench: PapersBench, name: str, order: str, *seeds: dict[str, ArmResult]) -> None:
     """Keep what a run of `benchmarks routes` with each seed found."""
     for seed, arms in enumerate(seeds):
-        for way in served.WAYS:
-            bench.kept[f"{plan_of(name).named(f'routes-{order}')}{way.suffix}-s{seed}"] = arms
+        for recipe in served.LEARNING_RECIPES:
+            bench.kept[f"{plan_of(name).named(f'routes-{order}')}{recipe.suffix}-s{seed}"] = arms
 
 
 def test_routes_are_compared_by_domain_and_by_language(papers_bench: PapersBench, figures_of: FiguresOf) -> None:
