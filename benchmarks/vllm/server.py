@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.servers import Other, Up, other_server, vllm_command
 from osd.bench.serve.process import running, wait_for
+from storage.versions.feature_kinds import speculative_config
 
 ENGINE = "vllm"
 GAMMA = 4
@@ -72,10 +73,7 @@ def osd_command(config: Path, *words: str) -> list[str]:
 
 def speculation(draft: Path | None, method: str = "draft_model") -> tuple[str, str]:
     """Return the option of speculation with a draft, or with what the target brings."""
-    config = {"method": method, "num_speculative_tokens": GAMMA} | ({} if draft is None else {"model": str(draft)})
-    if method == "peagle":
-        config |= {"method": "eagle3", "parallel_drafting": True}
-    return "--speculative-config", json.dumps(config)
+    return "--speculative-config", json.dumps(speculative_config(method, None if draft is None else str(draft), GAMMA))
 
 
 def plugin_variables(folder: Path, token: str, collector: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from osd.attached.base import PROXIED, SGLANG
 from storage import records
-from storage.versions.feature_kinds import FEATURE_KINDS
+from storage.versions.feature_kinds import speculative_config
 
 if TYPE_CHECKING:
     from storage.access.engines import AttachedEngine
@@ -120,8 +120,7 @@ def restart(store: Store, engine: AttachedEngine) -> str | None:
     needed = min(_break_evens(store, engine), default=None)
     if facts["method"] and (facts["kind"] != PROXIED or served in (None, version.id)):
         return _without_draft(f"`{plain}`", brings, share, tokens, needed)
-    method = version.kind if version.kind in FEATURE_KINDS else "draft_model"
-    drafts = json.dumps({"method": method, "model": "./draft", "num_speculative_tokens": length})
+    drafts = json.dumps(speculative_config(version.kind, "./draft", length))
     command = f"`osd drafts export {version.id} ./draft`, then `{plain} --speculative-config {quote(drafts)}`"
     worth = "worth it" if facts["method"] else _with_draft(share, tokens, needed)
     return f"{worth}, {version.id} brings {brings}: {command}"

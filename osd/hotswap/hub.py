@@ -29,16 +29,15 @@ from storage.outcomes.outcomes import LOG_ROWS
 from storage.records import DraftVersion
 from storage.sql.ledger import require_name
 from storage.store import Store
-from storage.versions.feature_kinds import read_config
+from storage.versions.feature_kinds import FEATURE_KINDS, read_config, speculative_config
 from storage.versions.lineage import taught_by
 from storage.versions.weights import MARKER, PROVENANCE
 
 TEMPLATE = Path(__file__).parent / "card.md.jinja"
 KEPT = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "LICENSE", "NOTICE"]
 """Files that are fetched of a repository: what osd keeps of a model's folder, without its card."""
-SPECULATION = {"medusa": ("medusa", ""), "eagle": ("eagle", "EAGLE"), "eagle3": ("eagle3", "EAGLE3")}
-"""Kind -> vLLM's method and SGLang's algorithm, empty where it has none."""
-PLAIN = ("draft_model", "STANDALONE")
+ALGORITHMS = dict.fromkeys(FEATURE_KINDS, "") | {"eagle": "EAGLE", "eagle3": "EAGLE3"}
+"""Kind -> SGLang's algorithm, empty where osd knows none."""
 
 
 def push(store: Store, version_id: str, repo: str, *, private: bool = True) -> str:
@@ -68,7 +67,8 @@ def model_card(store: Store, version: DraftVersion, repo: str, config: dict[str,
     name = store.targets.name_of(digest) or "TARGET"
     is_public = name.count("/") == 1 and not Path(name).exists()
     target = name if is_public else Path(name).name
-    method, algorithm = SPECULATION.get(version.kind, PLAIN)
+    tokens = config.get("num_heads") or config.get("block_size", 5) - 1
+    speculation = json.dumps(speculative_config(version.kind, repo, tokens))
     tags = ["speculative-decoding", "draft", version.kind, "osd"]
     data = ModelCardData(base_model=target if is_public else None, pipeline_tag="text-generation", tags=tags)
     page = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
@@ -77,8 +77,9 @@ def model_card(store: Store, version: DraftVersion, repo: str, config: dict[str,
     return page.from_string(TEMPLATE.read_text("utf-8")).render(
         data=data.to_yaml(), repo=repo, version=version, osd=osd_version(), target=target, target_digest=digest,
         root=lineage[-1], domains=domains, gone=gone, requests=gone + sum(count for count, _ in domains.values()),
-        acceptance=live_acceptance(store, version.id), gate=version.evidence, method=method, algorithm=algorithm,
-        tokens=config.get("num_heads", 4), few=few if few and few < config.get("vocab_size", 0) else None,
+        acceptance=live_acceptance(store, version.id), gate=version.evidence, speculation=speculation,
+        algorithm=ALGORITHMS.get(version.kind, "STANDALONE"),
+        few=few if few and few < config.get("vocab_size", 0) else None,
     )  # fmt: skip
 
 

@@ -30,6 +30,15 @@ BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "U32": 32, "U64": 64}
 """Bits of each number type."""
 
 
+def speculative_config(kind: str, model: str | None, tokens: int) -> dict[str, Any]:
+    """Return vLLM's ``--speculative-config`` for a draft of this ``kind`` in the folder or repository ``model``, None
+    for one that stands in the target's own files, which drafts ``tokens`` tokens."""
+    config: dict[str, Any] = {"method": kind if kind in FEATURE_KINDS else "draft_model"}
+    if kind == PEAGLE:
+        config = {"method": EAGLE3, "parallel_drafting": True}
+    return config | ({} if model is None else {"model": model}) | {"num_speculative_tokens": tokens}
+
+
 def why_no_method(kind: str, method: str | None) -> str | None:
     """Return why a draft of this ``kind`` is not trained by ``method`` (``learn.method``); None where it may be."""
     if kind not in FEATURE_KINDS or method != "lora":
