@@ -3,9 +3,13 @@ name of the weights that wrote them, or not at all."""
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +64,32 @@ def test_any_change_of_weights_has_another_name() -> None:
     assert len(set(names)) == 5 and weights_state(module) == names[-1]
     counted, had = _counted("reload_weights", lambda path: path), CHANGES["reload_weights"]
     assert counted("there") == "there" and CHANGES["reload_weights"] == had + 1
+
+
+def test_looks_that_take_long_are_rare_but_for_a_call_that_replaces_the_weights(
+    fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = importlib.import_module("osd_vllm.routes")
+    monkeypatch.setattr(routes, "LOOK", 0.005)
+    asked, changes = Counter[str](), 0
+
+    async def told(method: str, args: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
+        asked[method] += 1
+        return [{"rank": 0, "state": f"{changes}", "changes": changes, "seconds": 10.0}]
+
+    async def watched() -> None:
+        nonlocal changes
+        watch = asyncio.create_task(routes._follow_target(fake))
+        for looks in (1, 2):
+            before = asked["osd_target_changes"]
+            while asked["osd_target_changes"] < before + 6:
+                await asyncio.sleep(0.005)
+            assert asked["osd_target_state"] == looks
+            changes += 1
+        watch.cancel()
+
+    monkeypatch.setattr(fake, "collective_rpc", told)
+    asyncio.run(watched())
 
 
 def test_a_restart_with_another_folder_is_a_successor_where_the_settings_say_so(

@@ -29,8 +29,8 @@ from .sender import sender
 from .weights import target_digests
 
 Facts = dict[str, Any]
-LOOK = 0.5
-"""Seconds between two looks at the target's weights."""
+LOOK, SHARE = 0.5, 0.002
+"""Seconds between two looks at the target's weights, and share of a worker's time that they may take."""
 log, started = logging.getLogger("osd.vllm"), logging.getLogger("vllm.osd")  # vLLM shows information of its own alone
 
 
@@ -105,18 +105,30 @@ async def _follow_version(engine: Any) -> None:
 
 
 async def _follow_target(engine: Any) -> None:
-    """Keep what the sender knows of the target's weights fresh: whoever trains it may replace them in place."""
+    """Keep what the sender knows of the target's weights fresh: whoever trains it may replace them in place. Looks at
+    many weights take long, and are rare; where vLLM was told to replace them, one follows at once."""
     while True:
-        await _look_at_target(engine)
+        changes, again = await _changes(engine), time.monotonic() + await _look_at_target(engine) / SHARE
         await asyncio.sleep(LOOK)
+        while time.monotonic() < again and await _changes(engine) == changes:
+            await asyncio.sleep(LOOK)
 
 
-async def _look_at_target(engine: Any) -> None:
-    asked, state = time.time(), None
+async def _changes(engine: Any) -> list[int] | None:
     with suppress(Exception):  # _follow_version says why the workers say nothing
-        found = sorted(str(worker["state"]) for worker in await _ask_each(engine, "osd_target_state"))
-        state = hashlib.sha256(" ".join(found).encode()).hexdigest()
+        return [worker["changes"] for worker in await _ask_each(engine, "osd_target_changes")]
+    return None
+
+
+async def _look_at_target(engine: Any) -> float:
+    """Tell the sender the state of the target's weights; return the seconds that this took of a worker's time."""
+    asked, state, took = time.time(), None, 0.0
+    with suppress(Exception):
+        workers = await _ask_each(engine, "osd_target_state")
+        state = hashlib.sha256(" ".join(sorted(str(worker["state"]) for worker in workers)).encode()).hexdigest()
+        took = max(worker["seconds"] for worker in workers)
     sender().saw_target(state, asked)
+    return took
 
 
 async def _heed_collector() -> None:

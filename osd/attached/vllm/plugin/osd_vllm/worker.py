@@ -7,6 +7,7 @@ folder on every rank, ``osd_draft_load`` loads what was checked.
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
 from collections import Counter
 from functools import wraps
@@ -114,10 +115,17 @@ class OsdWorker:
         }  # fmt: skip
 
     def osd_target_state(self) -> Facts:
-        """Return the state of the target's weights: how often they were replaced, and a name of what they are."""
+        """Return the state of the target's weights: how often they were replaced, and a name of what they are; and the
+        ``seconds`` that it took to look at them."""
         runner: Any = self.model_runner  # type: ignore[attr-defined]
+        began = time.perf_counter()
         state = f"{sum(CHANGES.values())}-{weights_state(runner.get_model())}"
-        return {"rank": self.rank, "state": state}  # type: ignore[attr-defined]
+        took = time.perf_counter() - began
+        return {"rank": self.rank, "state": state, "seconds": took}  # type: ignore[attr-defined]
+
+    def osd_target_changes(self) -> Facts:
+        """Return how often the target's weights were replaced, without a look at them."""
+        return {"rank": self.rank, "changes": sum(CHANGES.values())}  # type: ignore[attr-defined]
 
     def osd_draft_check(self, folder: str, sha256: str) -> Facts:
         """Read and check a folder, and hold it until ``osd_draft_load``. Returns ``refused`` with the reason, and
