@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -69,6 +70,8 @@ class AttachedPlan(TargetPlan):
     """The draft, of random weights; mtp: the head in the target's files."""
     answers: Count = 600
     """Answers of each vLLM."""
+    distinct: Count | None = None
+    """Prompts that are asked again and again, so that a draft soon pays; without it each is asked once."""
     block: Count = 32
     """Answers of a turn."""
     clients: Count = 4
@@ -162,7 +165,7 @@ def gain_of(gain: EngineGain | None) -> dict[str, Any]:
 def bench_attached(plan: AttachedPlan, settings: Settings, watch: Watch) -> BenchResult:
     """Start everything, take turns, and tell. Raises StoreError for a process that does not start."""
     target = str(Path(plan.target or settings.serve.target or TARGET).resolve())
-    prompts = all_prompts(data_sets(plan, load_tokenizer(target), plan.answers, LONGEST))[: plan.answers]
+    prompts = prompts_of(plan, target)
     make_new_folder(plan.out)
     turns = [prompts[at : at + plan.block] for at in range(0, len(prompts), plan.block)]
     with ExitStack() as stack:
@@ -181,6 +184,13 @@ def bench_attached(plan: AttachedPlan, settings: Settings, watch: Watch) -> Benc
     files = {"all numbers": save_json(plan.out / "summary.json", figures)}
     rows = [dict(row) for row in figures["hundreds"]]
     return BenchResult("attached", facts_of(plan, target=target), figures, {"÷ without": rows}, files, watch.stopped)
+
+
+def prompts_of(plan: AttachedPlan, target: str) -> list[Tokens]:
+    """Return the prompts that are asked, in turn."""
+    count = min(plan.distinct or plan.answers, plan.answers)
+    prompts = all_prompts(data_sets(plan, load_tokenizer(target), count, LONGEST))[:count]
+    return list(islice(cycle(prompts), plan.answers)) if plan.distinct else prompts
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_va
 from tests.lossless.test_lossless import serve
 from tests.support.features import feature_pair, trained
 from tests.support.models import CONFIGS, alone, prompts, random_pair
+from tests.support.params import some_of
 from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -86,7 +87,7 @@ def depths(engine: Engine, asked: Sequence[Request]) -> set[int]:
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=1)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_of(KINDS, "eagle", "dflash"))
 def test_rules_that_ask_a_signal_say_how_deep_a_tree_grows(kind: str, sampling: Sampling) -> None:
     """A threshold that no level reaches leaves the first, one that every level reaches leaves them all."""
     asked = [Request(p, max_new_tokens=12, sampling=sampling) for p in prompts(4, seed=6)]
@@ -161,7 +162,7 @@ def test_every_controller(drafter: str, controller: str) -> None:
 
 
 @pytest.mark.parametrize("drafter", ["causal", "tree"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_of(KINDS, "eagle3", "dflash"))
 def test_a_swap_in_the_middle_of_requests_changes_nothing(kind: str, drafter: str) -> None:
     """Weights of the same kind are exchanged in place; of another kind, new rows get it and old ones keep theirs."""
     pair = feature_pair(kind)
@@ -221,7 +222,7 @@ def test_routes_of_feature_drafts_and_ordinary_ones_share_a_batch(drafter: str) 
     assert set(kinds) < served
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_of(KINDS, "eagle3", "mtp"))
 def test_prompts_from_the_prefix_cache_and_in_pieces(kind: str) -> None:
     """What the target did not compute again has its hidden states from the cache."""
     pair = feature_pair(kind)

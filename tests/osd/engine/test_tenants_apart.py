@@ -24,6 +24,7 @@ from storage.store import open_store
 from tests.osd.drafters.test_universal import TOKENIZERS
 from tests.support.features import feature_pair
 from tests.support.models import VOCABULARY, model_of, random_module, random_pair
+from tests.support.params import some_of
 from tests.support.settings import settings_of
 from tests.support.waiting import until
 
@@ -115,7 +116,7 @@ def settings_for(kind: str, prefix_mb: int = 64, **more: Any) -> Settings:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("prefix_mb", [0, 64], ids=["no prefixes", "prefixes"])
+@pytest.mark.parametrize("prefix_mb", some_of([0, 64], 64), ids=["no prefixes", "prefixes"])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_what_another_tenant_was_answered_shows_nowhere(
     tmp_path: Path, held_times: None, name: str, prefix_mb: int

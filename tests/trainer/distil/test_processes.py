@@ -16,6 +16,7 @@ from storage.records import RequestSamples, RunState
 from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.support import launch
+from tests.support.params import some_of
 from tests.trainer.conftest import Traffic
 from tests.trainer.models import tiny_llama
 from trainer.distil.checkpoints import load_trainable
@@ -55,7 +56,7 @@ def apart(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> float
     return max(float((one - other).abs().max()) for one, other in zip(ones, others, strict=True))
 
 
-@pytest.mark.parametrize("how", ["whole", "shards", "adapter"])
+@pytest.mark.parametrize("how", some_of(["whole", "shards", "adapter"], "shards"))
 def test_two_processes_take_the_step_that_one_takes(
     drafted: Store, all_answers: list[RequestSamples], how: str
 ) -> None:
@@ -109,6 +110,7 @@ def test_where_a_process_dies_the_others_end_its_last_word_is_told_and_the_claim
     assert drafted.samples.waiting("default").requests == len(sent)
 
 
+@pytest.mark.long
 def test_numbers_that_are_not_finite_are_told_as_of_one_process(all_answers: list[RequestSamples]) -> None:
     learn, model = load_settings(learn=LEARN).learn, tiny_llama(2)
     with torch.no_grad():

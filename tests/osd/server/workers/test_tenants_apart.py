@@ -14,6 +14,7 @@ from storage.store import open_store
 from tests.osd.server.conftest import Server
 from tests.osd.server.workers.conftest import ask, fleet, write_pair
 from tests.support.models import VOCABULARY, noisy, random_module
+from tests.support.params import some_of
 from tests.support.waiting import until
 
 TEXTS = ["t9 t4 t7 " * 14, " ".join(f"t{2 + i * 7 % 90}" for i in range(70)), "t40 t41 t42"]
@@ -64,7 +65,7 @@ def everything(server: Server) -> list[set[tuple[str, int]]]:
 
 
 @pytest.mark.parametrize("prefix_mb", [pytest.param("0", marks=pytest.mark.long), "64"])
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", some_of(DRAFTERS, "causal", "eagle"))
 def test_a_tenants_answers_are_the_same_whether_another_asked_before_or_not(
     tmp_path: Path, pair: Path, name: str, prefix_mb: str
 ) -> None:
