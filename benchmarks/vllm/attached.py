@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge
 
@@ -62,6 +62,7 @@ class AttachedPlan(TargetPlan):
     Example: `python -m benchmarks attached --vllm .venv-vllm/bin/python --target ./target --out /tmp/attached`
     """
 
+    resumes: ClassVar[bool] = False
     vllm: Path
     """Python of an environment that has vLLM and osd's plugin."""
     out: Path

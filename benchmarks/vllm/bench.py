@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
@@ -83,6 +83,7 @@ class VllmPlan(SampledPlan, PairPlan):
     Example: `python -m benchmarks vllm --vllm .venv-vllm/bin/python --count 400,200 --out /tmp/learns`
     """
 
+    resumes: ClassVar[bool] = False
     vllm: Path
     """Python of an environment that has vLLM and osd's plugin."""
     out: Path

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from annotated_types import Ge, Le
@@ -35,6 +35,8 @@ METAVARS: Mapping[Any, str] = {int: "N,…", float: "X,…", Path: "FILE,…"}
 class TargetPlan:
     """A bench of a target, over prompts."""
 
+    resumes: ClassVar[bool] = True
+    """Whether the same command goes on in the folder of a run that was stopped."""
     target: str | None = None
     """Target: a Hugging Face folder or hub name. Default: serve.target, else the shipped one."""
     prompts: tuple[str, ...] = ()
@@ -99,7 +101,7 @@ def command(
 
     def run(ctx: typer.Context, json: bool, **given: Any) -> None:
         asked = plan(**{name: _value(hints[name], name, value) for name, value in given.items() if value is not None})
-        with watching(getattr(asked, "out", None)) as watch:
+        with watching(getattr(asked, "out", None) if getattr(plan, "resumes", True) else None) as watch:
             result = bench(asked, settings(ctx), watch)
         raise typer.Exit(result.show(as_json=json))
 
