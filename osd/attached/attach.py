@@ -49,7 +49,8 @@ class Attachment:
 
     def look_for_engines(self) -> None:
         """Take up engines that were added, or whose other process has gone, and let go of those that were removed."""
-        engines = {engine.name: engine for engine in self.store.engines.list()}
+        only = self.settings.attach.engine
+        engines = {engine.name: engine for engine in self.store.engines.list() if only in (None, engine.name)}
         for name in [name for name in self.followers if self._gone(name, engines.get(name))]:
             self.followers.pop(name).end()
         for name, engine in engines.items():

@@ -254,8 +254,8 @@ def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
     """Enter the draft of the engine's command line as number 0, where the store has no draft of that name yet, and a
     route of its name, where it serves none: what is learned for a draft is what its routes bring.
 
-    Raises BadInput where its folder cannot be seen from here, FeatureDraftNotLoaded for MTP heads that osd does not
-    compute.
+    Raises BadInput where its folder cannot be seen from here, HubRefused for a hub name that cannot be fetched,
+    FeatureDraftNotLoaded for MTP heads that osd does not compute.
     """
     from storage.records import Route
 
@@ -264,6 +264,10 @@ def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
             reason = f"{facts.name} runs without speculation, and no draft {draft} learns for its target yet"
             raise BadInput(reason=f"{reason}; give one with --draft-folder FOLDER, or begin with `osd replay import`.")
         folder = Path(facts.draft)
+        if not folder.is_dir() and not folder.is_absolute():
+            from osd.hotswap.hub import fetch
+
+            folder = fetch(facts.draft)
         if not folder.is_dir():
             reason = f"{facts.draft}, the draft that {facts.name} serves, is no folder that this machine sees"
             raise BadInput(reason=f"{reason}; add it by running this where it is, or from a shared folder.")

@@ -102,14 +102,19 @@ def new_from_hub(store: Store, draft: str, target: str, repo: str) -> DraftVersi
     were loaded as servers load them. Raises BadInput for a name that is taken or cannot be one, HubRefused, PairError,
     StoreError."""
     require_name(draft)
-    with _hub(repo):
-        folder = Path(snapshot_download(repo, allow_patterns=KEPT))
+    folder = fetch(repo)
     load_pair(target, folder, device="cpu")
     digest = model_digest(target)
     if digest and (taken := store.versions.find(draft, digest)):
         raise BadInput(reason=f"The draft {draft} has a number 0 for this target ({taken.id}); give another name.")
     facts = {"from": repo, "revision": folder.name, "target": digest}
     return store.versions.register_root(draft, folder, facts, target=digest)
+
+
+def fetch(repo: str) -> Path:
+    """Fetch a model of the Hub, and return its folder in the cache. Raises HubRefused."""
+    with _hub(repo):
+        return Path(snapshot_download(repo, allow_patterns=KEPT))
 
 
 @contextmanager

@@ -214,6 +214,8 @@ class AttachSettings(Section):
     """Where the token is that engines and osd know each other by, as env:VARIABLE or file:PATH."""
     api_key: str | None = None
     """Where the API key is that the engines ask of their clients, likewise; None: they ask none."""
+    engine: str | None = None
+    """Name of the one engine that this process attends to, for an `osd attach` in the pod of each vLLM; None: all."""
     successors: bool = False
     """Whether a target with which an engine is started again succeeds the one before, if both have one architecture and
     vocabulary; their folders must be seen from here."""

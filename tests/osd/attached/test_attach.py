@@ -26,13 +26,16 @@ from osd.attached.trials import selftest
 from osd.attached.vllm.engine import VllmEngine
 from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
 from osd.attached.vllm.stock import StockVllm
+from osd.cli.engines import register_draft
 from osd.models.pair import load_model
+from storage.errors import BadInput, HubRefused
 from storage.records import TokenKind, VersionState
 from storage.settings import Settings
 from storage.store import Store
 from tests.architecture.test_imports import ABSENT, run_without
 from tests.osd.attached.conftest import Attached, ask, attached, better, copy
 from tests.osd.attached.test_samples import answer_of
+from tests.support.fake_hub import fake_hub, use_hub
 from tests.support.fake_vllm import TOKEN, FakeEngine
 from tests.support.waiting import until
 
@@ -180,6 +183,29 @@ def test_one_process_attends_to_an_engine_at_a_time(home: Attached, settings: Se
     second.look_for_engines()
     assert not second.followers and not home.store.servers.list()
     second.close()
+
+
+def test_a_process_may_attend_to_one_engine_alone(home: Attached, settings: Settings) -> None:
+    home.enter()
+    for name, attended in (("gpu-2", set[str]()), ("gpu-1", {"gpu-1"})):
+        alone = settings.model_copy(update={"attach": settings.attach.model_copy(update={"engine": name})})
+        attachment = Attachment(home.store, alone, lambda settings, url, facts: VllmEngine(url, TOKEN))
+        attachment.look_for_engines()
+        assert set(attachment.followers) == attended
+        attachment.close()
+
+
+def test_a_draft_by_a_hub_name_is_fetched_and_becomes_number_0(
+    home: Attached, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with fake_hub() as hub:
+        use_hub(hub, tmp_path / "hub", monkeypatch)
+        hub.repos["me/draft"] = {path.name: path.read_bytes() for path in home.folders["draft"].iterdir()}
+        for name, refused in (("me/nothing", HubRefused), ("/no/such/folder", BadInput)):
+            with pytest.raises(refused):
+                register_draft(home.store, "sql", replace(home.client.probe(), draft=name))
+        register_draft(home.store, "sql", replace(home.client.probe(), draft="me/draft"))
+    assert home.store.versions.current("sql").number == 0 and home.store.routes.list()[-1].name == "sql"
 
 
 def test_a_selftest_changes_nothing(home: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
