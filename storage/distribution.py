@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+
+from storage.errors import BadSetting
 
 DISTRIBUTION = "osd-llm"
 """The packages and the command are called osd; on PyPI that name is somebody else's."""
@@ -19,3 +23,13 @@ def osd_version() -> str:
 def install_extra(extra: str) -> str:
     """Return the advice that installs an extra of osd (``serve``, ``redis``, …), for the end of an error's sentence."""
     return f"in a checkout of osd: pip install '.[{extra}]'"
+
+
+@contextmanager
+def needing(extra: str, command: str) -> Iterator[None]:
+    """Import what an extra of osd brings. Raises BadSetting, naming the ``command`` that needs it, where it lacks."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        reason = f"{error.name} is not installed; {install_extra(extra)}"
+        raise BadSetting(source="command", key=command, reason=reason) from None

@@ -15,6 +15,7 @@ from osd.cli.options import Port
 from osd.cli.out import note
 from osd.server.process.listen import listen, url
 from osd.server.start import tell_log
+from storage.distribution import needing
 from storage.errors import BadInput, BadSetting
 from storage.settings import AttachSettings, Settings
 
@@ -50,13 +51,15 @@ def attach(here: CommandContext, options: ProxyOptions) -> None:
     if options.proxy is not None:
         stand_before(settings, options.proxy, options.host, options.port)
         return
-    import uvicorn
-
     from osd.attached.attach import Attachment, connect
-    from osd.attached.collector import make_collector
     from osd.attached.intake import Intake
-    from osd.server.upstream.attached import dashboard
     from storage.files.cipher import read_secret
+
+    with needing("serve", "osd attach"):
+        import uvicorn
+
+        from osd.attached.collector import make_collector
+        from osd.server.upstream.attached import dashboard
 
     mine = settings.attach
     require_private(mine)
@@ -92,7 +95,9 @@ def _scorer(settings: Settings) -> Scorer | None:
 def stand_before(settings: Settings, upstream: str, host: str, port: int) -> None:
     """Run the proxy until it is stopped. Raises BadInput, BadSetting."""
     from osd.attached.base import host_and_port
-    from osd.attached.proxy import HarvestProxy, run
+
+    with needing("serve", "osd attach --proxy"):
+        from osd.attached.proxy import HarvestProxy, run
     from osd.attached.vllm.plugin.osd_vllm.options import BadOption, Options
 
     if urlsplit(upstream).path.strip("/"):

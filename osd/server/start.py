@@ -17,7 +17,7 @@ import osd
 from osd.kernels.host import usable_cores, without_collecting
 from osd.models.needs_draft import MODEL_DRAFTERS, UNIVERSAL
 from osd.server.process.listen import Place, Ports, check_address, is_local, listen, reserve
-from storage.distribution import install_extra
+from storage.distribution import needing
 from storage.errors import BadSetting
 from storage.settings import ServeSettings, Settings
 from storage.sql.audit import act
@@ -177,13 +177,9 @@ def serve_several(names: PairNames, settings: Settings, ring: KeyRing, place: Pl
 def server_parts() -> tuple[Callable[..., int], Callable[..., ApiServer]]:
     """Import what serves, and what starts the API server process. Raises BadSetting where they are not
     installed."""
-    try:
-        with without_collecting():
-            from osd.server.process.api_server import fork
-            from osd.server.process.engine_server import serve
-    except ModuleNotFoundError as error:
-        reason = f"{error.name} is not installed; {install_extra('serve')}"
-        raise BadSetting(source="command", key="osd serve", reason=reason) from None
+    with needing("serve", "osd serve"), without_collecting():
+        from osd.server.process.api_server import fork
+        from osd.server.process.engine_server import serve
     return serve, fork
 
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.distribution import DISTRIBUTION, install_extra, osd_version
+from storage.distribution import DISTRIBUTION, install_extra, needing, osd_version
+from storage.errors import BadSetting
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TEXTS = {".py", ".md", ".toml", ".yaml", ".txt", ".html"}
 FOLDERS = ("storage", "router", "osd", "trainer", "migrations", "benchmarks", "tests", "docs")
 NOT_OURS = re.compile(r"\bosd\[[a-z]|\bpip3? install(?:\s+-\S+)*\s+['\"`]?osd(?!-llm)\b")
-EXTRA = re.compile(r"install_extra\(['\"](\w+)['\"]\)|'\.\[([\w,]+)\]'")
+EXTRA = re.compile(r"(?:install_extra|needing)\(['\"](\w+)['\"][,)]|'\.\[([\w,]+)\]'")
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -46,3 +47,9 @@ def test_the_name_is_said_once_and_its_version_is_found() -> None:
     assert PROJECT["name"] == DISTRIBUTION
     assert osd_version() == PROJECT["version"]
     assert "'.[serve]'" in install_extra("serve")
+
+
+def test_what_is_not_installed_is_named_with_its_extra() -> None:
+    with pytest.raises(BadSetting, match=r"osd attach: nobody_has_this is not installed.*\.\[serve\]"):  # noqa: SIM117
+        with needing("serve", "osd attach"):
+            import nobody_has_this  # type: ignore[import-not-found]  # noqa: F401

@@ -124,11 +124,14 @@ def answered_turns(messages: Any) -> list[tuple[Sequence[Json], Json]]:
 
 
 def _as_chat(row: Json) -> Json:
-    """Return a row of ShareGPT's turns with messages in their place, and tools as OpenAI's API has them."""
+    """Return a row of ShareGPT's turns with messages in their place, and tools as OpenAI's API has them. Raises
+    BadRequest for turns that are no list."""
     named = "conversations" if "conversations" in row else "conversation"
     turns, system, tools = row[named], row.get("system"), row.get("tools")
     if isinstance(turns, dict):  # columns, as `datasets` keeps sequences of tables
         turns = [dict(zip(turns, values, strict=True)) for values in zip(*turns.values(), strict=True)]
+    if not isinstance(turns, list):
+        raise BadRequest(field=named, reason="it is no list of turns")
     first = [{"role": "system", "content": system}] if system else []
     listed = json.loads(tools or "[]") if isinstance(tools, str) else tools or []
     tools = [one if "function" in one else {"type": "function", "function": one} for one in listed]

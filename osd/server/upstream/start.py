@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from osd.server.start import key_ring
-from storage.distribution import install_extra
-from storage.errors import BadSetting
+from storage.distribution import needing
 
 if TYPE_CHECKING:
     from osd.server.http.keys import KeyRing
@@ -20,11 +19,8 @@ Serve = Callable[..., int]
 
 def upstream_parts() -> tuple[Serve, Serve]:
     """Import what serves in one process, and in several. Raises BadSetting where it is not installed."""
-    try:
+    with needing("serve", "osd serve --upstream"):
         from osd.server.upstream.run import serve_upstream
-    except ModuleNotFoundError as error:
-        reason = f"{error.name} is not installed; {install_extra('serve')}"
-        raise BadSetting(source="command", key="osd serve --upstream", reason=reason) from None
     return serve_upstream, serve_several
 
 

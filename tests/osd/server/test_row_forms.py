@@ -207,7 +207,7 @@ def test_token_ids_are_kept_as_they_are(row: Any, prompts: list[tuple[int, ...]]
     ("row", "says"),
     [
         ({"input_ids": [5, 6]}, "labels, loss_mask"), ({"input_ids": [5, 6], "labels": [6]}, "as long as it"),
-        ({"input_ids": [5, 6], "labels": [-100, -100]}, "must say which"), ({"conversations": 5}, "not iterable"),
+        ({"input_ids": [5, 6], "labels": [-100, -100]}, "must say which"), ({"conversations": 5}, "no list of turns"),
         ({"conversations": [{"from": "human", "value": "a"}]}, "no message behind another"),
         ({"conversations": [{"from": "human", "value": "a"}, {"from": "function_call", "value": "{"}]}, "Expecting"),
         ({"conversations": [{"from": "nobody", "value": "a"}, {"from": "gpt", "value": "b"}]}, "messages.0.role"),
