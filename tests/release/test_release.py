@@ -59,6 +59,8 @@ def test_distributions_are_whole_and_hold_what_is_ours_alone(built: dict[str, Pa
     assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "osd/demo/pair/README.md"} <= set(names)
     tracked = set(run("git", "ls-files", *PACKAGES).split())
     assert {name for name in names if not name.startswith(info)} == tracked
+    with zipfile.ZipFile(built["plugin"]) as wheel:
+        assert wheel.read(f"osd_llm_vllm-{VERSION}.dist-info/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
     with tarfile.open(built["sdist"]) as sdist:
         kept = {Path(name).parts[1] for name in sdist.getnames() if "/" in name}
     assert {"pyproject.toml", "README.md", "CHANGELOG.md", "tests", "benchmarks", "docs"} <= kept
