@@ -14,6 +14,13 @@ The last runs say nothing where there are none, nor where traffic has changed si
 ``gate.watch_requests`` were accepted less than those before them, with ``gate.watch_confidence``, or discovery of
 routes found drift. Then a run begins as soon as ``gate.min_requests`` wait, the fewest that can judge it, and gains are
 counted anew after that. Where nothing is gained a run begins when ``learn.max_requests`` wait, the most that it takes.
+
+With ``learn.follow = "successor"`` the same is reckoned in tokens, over the steps of a target that moves: what the last
+runs gained about this target and those before it, and what a run saves until it is worth nothing. A target serves as
+many tokens as those before it did, in the median; one that has served n more is expected to serve n more again. What is
+learned goes over to the next target with the weight w that the last change left to old samples
+(:func:`osd.hotswap.succession.weight_of`), and to those after it with w², w³, …: in all as if w ÷ (1 − w) targets more
+were served. A run is due where it saves more than C, once waiting has cost C, or half of what it saves.
 """
 
 from __future__ import annotations
@@ -22,7 +29,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from statistics import fmean, median
 
+from osd.hotswap.succession import weight_of
 from storage.insights.recent import judged_requests, traffic
 from storage.insights.statistics import difference, rate, saved_share
 from storage.names import draft_of
@@ -34,6 +43,10 @@ from storage.store import Store
 
 RUNS = 50
 """Newest runs that are read."""
+STEPS = 8
+"""Targets before this one that tell how many tokens one serves, and what runs gain and cost."""
+LONGEST = 0.95
+"""Most that is taken to be kept from one target to the next: what is learned lasts for 20 of them."""
 Runs = Sequence[TrainingRun]
 
 
@@ -45,9 +58,10 @@ def as_it_pays(settings: Settings) -> Settings:
 
 def claim_terms(store: Store, settings: Settings, draft: str) -> ClaimTerms:
     """Return the terms on which a draft's run claims."""
-    if settings.learn.interval_requests != "auto":
+    follows = settings.learn.follow == "successor"
+    if settings.learn.interval_requests != "auto" and not follows:
         return _terms(settings, settings.learn.interval_requests)
-    reason = why_now(store, settings, draft)
+    reason = (why_in_this_step if follows else why_now)(store, settings, draft)
     due = settings.learn.max_requests if reason is None else settings.gate.min_requests
     return replace(_terms(settings, due), reason=reason)
 
@@ -67,7 +81,8 @@ def head_interval(store: Store, settings: Settings, draft: str) -> int:
 
 def _terms(settings: Settings, min_requests: int) -> ClaimTerms:
     learn = settings.learn
-    max_age = math.inf if learn.interval_requests == "auto" else learn.max_age_seconds
+    decides = learn.interval_requests == "auto" or learn.follow == "successor"
+    max_age = math.inf if decides else learn.max_age_seconds
     lease = settings.trainer.lease_seconds
     return ClaimTerms(min_requests, max_age, lease, learn.max_requests, learn.model_dump())
 
@@ -82,7 +97,29 @@ def why_now(store: Store, settings: Settings, draft: str) -> RunReason | None:
     if not runs:
         return RunReason("first", f"no run has been judged {'since traffic changed' if judged else 'yet'}")
     history = Learning.of(runs)
-    return _drifted(store, settings, draft, history) or _pays(store, draft, history, waiting)
+    return _drifted(store, settings, draft, history) or _pays(store, [draft], history, waiting)
+
+
+def why_in_this_step(store: Store, settings: Settings, draft: str) -> RunReason | None:
+    """Return why a run pays while a target moves; None where it does not. Raises StoreError."""
+    waiting = store.samples.waiting(draft).requests
+    if waiting < settings.gate.min_requests:
+        return None
+    before = store.targets.ancestors(store.versions.target_of(draft))[:STEPS]
+    lines = [draft, *(one.draft for old in before if (one := store.versions.find(draft_of(draft), old)))]
+    if not (runs := [run for line in lines for run in _judged(store, line)]):
+        return RunReason("first", "no run has been judged yet")
+    left = _left(store, draft, before, [traffic(store.db, line, 0.0).emitted for line in lines])
+    return _pays(store, lines, Learning.of(runs), waiting, left)
+
+
+def _left(store: Store, draft: str, before: Sequence[str], tokens: Sequence[int]) -> float:
+    """Return for how many tokens what is learned now is worth something. ``tokens``: that this target served, and each
+    of those before it."""
+    usual = median(tokens[1:] or [0])
+    found = store.targets.divergence(store.versions.target_of(draft)).get(before[0], {}) if before else {}
+    kept = min(LONGEST, weight_of(fmean(found.values()))) if found else 0.0
+    return abs(usual - tokens[0]) + usual * kept / (1 - kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +168,19 @@ def _paused(run: TrainingRun) -> float:
     return float(run.result.get("paused_seconds", 0.0))
 
 
-def _pays(store: Store, draft: str, history: Learning, waiting: int) -> RunReason | None:
-    served, lately = traffic(store.db, draft, history.since), traffic(store.db, draft, history.last)
-    if served.alpha is None or not served.requests or not history.requests:
+def _pays(
+    store: Store, lines: Sequence[str], history: Learning, waiting: int, left: float = math.inf
+) -> RunReason | None:
+    """``lines``: whose traffic it is; ``left``: tokens for which what is learned is worth something."""
+    served = [one for line in lines if (one := traffic(store.db, line, history.since)).alpha is not None]
+    if not served or not history.requests or not history.gain:
         return None
-    saving = served.seconds / served.requests * saved_share(served.alpha, served.drafted / served.rounds)
-    lost = history.gain / history.requests * waiting * saving * lately.requests / 2
-    if lost < history.seconds:
+    saving = fmean(
+        one.seconds / one.emitted * saved_share(one.alpha or 0.0, one.drafted / one.rounds) for one in served
+    )
+    rate = history.gain / history.requests * waiting * saving
+    lost = rate * sum(traffic(store.db, line, history.last).emitted for line in lines) / 2
+    if rate * left <= history.seconds or lost < min(history.seconds, rate * left / 2):
         return None
     return RunReason("pays", f"waiting had cost {lost:.1f} s of decoding, and a run takes {history.seconds:.1f} s")
 

@@ -44,7 +44,7 @@ def served(db: Database, version: str, since: float, limit: int) -> list[ServedP
 
 QUIET = 20
 """Newest requests without a drafted token after which a draft is said to draft nothing."""
-SUMS = ("requests", "rounds", "drafted", "accepted", "rejections", "draft_ms", "verify_ms")
+SUMS = ("requests", "rounds", "drafted", "accepted", "rejections", "emitted", "draft_ms", "verify_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class DraftTraffic:
     drafted: int
     accepted: int
     rejections: int
+    emitted: int
     seconds: float
     """Drafting and verifying, counting each request's own share of its batch's time."""
 
@@ -68,8 +69,7 @@ class DraftTraffic:
 def traffic(db: Database, draft: str, since: float) -> DraftTraffic:
     """Return the sums over what finished at ``since`` (Unix seconds) or later."""
     *counts, draft_ms, verify_ms = summed(db, SUMS, *_of(draft, since))
-    requests, rounds, drafted, accepted, rejections = map(int, counts)
-    return DraftTraffic(requests, rounds, drafted, accepted, rejections, (draft_ms + verify_ms) / 1000)
+    return DraftTraffic(*map(int, counts), (draft_ms + verify_ms) / 1000)
 
 
 def summed(db: Database, names: Sequence[str], *wanted: ColumnElement[bool]) -> Sequence[float]:
@@ -83,6 +83,15 @@ def judged_requests(db: Database, draft: str, since: float, limit: int) -> list[
     columns = OutcomeRow.finished_at, OutcomeRow.accepted, OutcomeRow.rejections
     query = select(*columns).where(*_of(draft, since)).order_by(OutcomeRow.id.desc()).limit(limit)
     return [(at, (accepted, accepted + rejections)) for at, accepted, rejections in hurried(db, query)]
+
+
+def judged_by_route(db: Database, draft: str, limit: int) -> dict[str, list[Bucket]]:
+    """Return by route the (accepted, judged) tokens of the newest requests that a draft's line served."""
+    query = select(OutcomeRow.route, OutcomeRow.accepted, OutcomeRow.rejections).where(*_of(draft, 0.0))
+    found: dict[str, list[Bucket]] = {}
+    for route, accepted, rejections in hurried(db, query.order_by(OutcomeRow.id.desc()).limit(limit)):
+        found.setdefault(route, []).append((accepted, accepted + rejections))
+    return found
 
 
 def undrafted(db: Database) -> list[str]:

@@ -30,8 +30,13 @@ class LearnSettings(Section):
     interval_requests: Annotated[int, Field(ge=1)] | Literal["auto"] = 8
     """I: a run starts when so many new requests wait. "auto": when waiting has cost what a run costs, and only while
     there is capacity to spare."""
+    follow: Literal["traffic", "successor"] = "traffic"
+    """"successor" is for targets that change all the time, as in an RL loop: a run starts when it saves more decoding
+    than it takes, over this target and those that what it learns goes over to, whatever interval_requests says; and
+    only about the newest target."""
     max_age_seconds: float = Field(default=60.0, gt=0)
-    """A run starts with fewer, if the oldest has waited so long. No effect with interval_requests = "auto"."""
+    """A run starts with fewer, if the oldest has waited so long. No effect with interval_requests = "auto" or
+    follow = "successor"."""
     max_requests: int = Field(default=512, ge=1)
     """New requests that a run takes at most, oldest first; the rest is the next run's. Where so many wait, "auto"
     starts one."""
@@ -104,7 +109,8 @@ class LearnSettings(Section):
     @property
     def most_waiting(self) -> int:
         """The number of new requests at which a run starts in any case."""
-        return self.max_requests if self.interval_requests == "auto" else self.interval_requests
+        decides = self.interval_requests == "auto" or self.follow == "successor"
+        return self.max_requests if decides else int(self.interval_requests)
 
 
 class GateSettings(Section):
@@ -160,6 +166,8 @@ class TrainerSettings(Section):
     does not end in another 30 s is killed. None: no limit."""
     seconds_per_hour: float | None = Field(default=None, ge=0)
     """Seconds of training in any hour, of all trainers of the store; None: no limit."""
+    share: float | None = Field(default=None, gt=0)
+    """Seconds of training in any hour ÷ seconds of decoding in it, at most; None: no limit."""
     never_more_than_saved: bool = False
     """Whether no run begins while training has cost a draft more seconds than its speculation saved."""
     resident_mb: int = Field(default=4096, ge=0)

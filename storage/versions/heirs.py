@@ -12,6 +12,7 @@ learned from is found through it when requests are forgotten (:mod:`storage.vers
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 from storage.names import draft_of
@@ -59,12 +60,18 @@ def offer_heir(store: Store, line: str) -> DraftVersion | None:
 
 
 def _origin(store: Store, root: DraftVersion) -> DraftVersion | None:
-    """Return the current version of the nearest ancestor's line that has learned, if it can be inherited."""
-    for target in store.targets.ancestors(store.versions.target_of(root.draft)):
-        current = store.versions.find(draft_of(root.draft), target)
-        if current is None or current.number == 0 or store.versions.target_of(current.draft) != target:
-            continue
-        same_base = store.versions.lineage(current.id)[-1].digest == root.digest
-        inherited = current.kind == "full" or (current.kind == "lora" and same_base)
-        return current if inherited and root.kind == "full" else None
-    return None
+    """Return what can be inherited: the newer current version of the two nearest ancestors' lines that have learned. A
+    run that began before a target moved publishes about it later."""
+    ancestors = store.targets.ancestors(store.versions.target_of(root.draft))
+    found = list(islice(filter(None, (_learned(store, draft_of(root.draft), one) for one in ancestors)), 2))
+    if not found or root.kind != "full":
+        return None
+    origin = max(found, key=lambda one: one.created_at)
+    same_base = store.versions.lineage(origin.id)[-1].digest == root.digest
+    return origin if origin.kind == "full" or (origin.kind == "lora" and same_base) else None
+
+
+def _learned(store: Store, draft: str, target: str) -> DraftVersion | None:
+    """Return the current version of a draft's line about a target, if it has learned."""
+    current = store.versions.find(draft, target)
+    return current if current and current.number and store.versions.target_of(current.draft) == target else None

@@ -119,6 +119,12 @@ class TargetLedger(Repository):
             if after.predecessor != old:
                 _declare(session, before, after)
 
+    def left(self) -> set[str]:
+        """Return the targets that a successor came after, and that did not serve again since."""
+        served = {one.digest: one.served_at for one in self.served()}
+        pairs = [(one.predecessor, one.served_at) for one in self.served() if one.predecessor]
+        return {old for old, since in pairs if served.get(old, since) < since}
+
     def ancestors(self, digest: str | None) -> list[str]:
         """Return the targets that a target succeeds, the nearest first."""
         return self._db.read(_ancestors, digest)

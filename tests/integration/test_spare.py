@@ -161,6 +161,20 @@ def test_an_hour_has_so_many_seconds_of_training(
     assert len(turns.take_turn()) == 1
 
 
+def test_training_takes_a_share_of_decoding(drafted: Store, settings: Settings, traffic: Traffic) -> None:
+    why_not = partial(why_over_budget, drafted, settings.trainer.model_copy(update={"share": 0.5}), "default")
+    assert why_not() is None
+    traffic(2, held_out=False)
+    run = drafted.runs.claim("default", "me", ClaimTerms(1, 0, 60))
+    assert run is not None
+    with drafted.db.session() as session:
+        session.get_one(RunRow, run.id).started_at -= 5.0
+    assert "training took 5 s of an hour that decoded 0 s" in (why_not() or "")
+    for decoded, allowed in ((8_000.0, False), (4_000.0, True)):
+        drafted.outcomes.add([outcome(finished_at=records.now(), draft_ms=0.0, verify_ms=decoded)], "w")
+        assert (why_not() is None) is allowed
+
+
 def test_training_costs_no_more_than_it_saved(drafted: Store, settings: Settings, traffic: Traffic) -> None:
     why_not = partial(why_over_budget, drafted, settings.trainer.model_copy(update={"never_more_than_saved": True}))
     assert why_not("default") is None, "nothing was served: not known"

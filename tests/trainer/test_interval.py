@@ -19,10 +19,11 @@ from storage.routes.proposals import ProposalKind
 from storage.runs import BEGAN, ClaimTerms
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
+from storage.versions.heirs import begin_line, offer_heir
 from tests.storage.conftest import SHARED_MEMORY, Clock
 from tests.storage.make import add_root, outcome, samples, write_weights
 from tests.trainer.conftest import Traffic
-from trainer.interval import claim_terms, head_interval
+from trainer.interval import _left, claim_terms, head_interval
 from trainer.worker.schedule import TrainingSchedule
 
 LEAST, MOST = 8, 128
@@ -47,6 +48,8 @@ class Simulation:
     missing: float = 1.0
     """Of what serves; the line of training is ahead of it until the gate lets a candidate through."""
     line: float = 1.0
+    line_name: str = "default"
+    target: str | None = None
     runs: list[TrainingRun] = field(default_factory=list)
     at: list[int] = field(default_factory=list)
     """Requests served when each run began."""
@@ -57,12 +60,13 @@ class Simulation:
         before = len(self.runs)
         for _ in range(requests // LEAST):
             self._serve()
-            if run := self.store.runs.claim("default", "me", claim_terms(self.store, self.settings, "default")):
+            terms = claim_terms(self.store, self.settings, self.line_name)
+            if run := self.store.runs.claim(self.line_name, "me", terms):
                 self._train(run)
         return [run.settings[BEGAN]["why"] for run in self.runs[before:]]
 
     def _serve(self) -> None:
-        version, made, kept = self.store.versions.current("default").id, [], []
+        version, made, kept = self.store.versions.current(self.line_name).id, [], []
         for _ in range(LEAST):
             self.served, self.clock.seconds = self.served + 1, self.clock.seconds + DECODING
             judged = self.drafted // 2
@@ -72,7 +76,8 @@ class Simulation:
                 drafted=self.drafted, accepted=accepted, rejections=judged - accepted, draft_ms=0.0,
                 verify_ms=1000 * DECODING,
             ))  # fmt: skip
-            kept.append(samples(self.served, created_at=self.clock(), draft_version=version))
+            at = self.clock()
+            kept.append(samples(self.served, created_at=at, draft_version=version, target=self.target))
         self.store.outcomes.add(made, "server")
         self.store.samples.add(kept)
 
@@ -82,7 +87,7 @@ class Simulation:
         noise = float(self.chance.normal(0, 0.002))
         facts = {"difference": (HIGH - LOW) * (self.missing - self.line) + noise}
         version = self.store.versions.stage(
-            "default", run.parent, "full", lambda folder: write_weights(folder, self.line), run_id=run.id
+            self.line_name, run.parent, "full", lambda folder: write_weights(folder, self.line), run_id=run.id
         )
         better = facts["difference"] > 0.004
         if better:
@@ -93,6 +98,17 @@ class Simulation:
         state = RunState.PUBLISHED if better else RunState.REJECTED
         self.runs.append(self.store.runs.finish(run, state, version.id, {"evidence": facts}))
         self.at.append(self.served)
+
+    def move(self, folder: Path) -> None:
+        """Serve a successor from now on, and half of what was learned is missing of it."""
+        self.target, before = f"{len(self.store.targets.served()):08d}".ljust(64, "0"), self.target
+        self.store.targets.arrive(self.target, "step", {"architecture": "Llama", "vocabulary": "v"})
+        if before:
+            self.store.targets.succeed(before, self.target)
+        self.line_name = begin_line(self.store, "default", folder, self.target).draft
+        if heir := offer_heir(self.store, self.line_name):
+            self.store.versions.settle_heir(heir.id, {}, good=True)
+        self.line = self.missing = (1 + self.missing) / 2
 
 
 @pytest.fixture
@@ -153,6 +169,53 @@ def test_a_head_follows_its_draft(stream: Simulation) -> None:
     stream.drafted = 0
     stream.serve(LEAST + MOST)
     assert head_interval(stream.store, stream.settings, "default") == MOST
+
+
+@pytest.mark.parametrize(("step", "cost", "runs"), [(64, 2.0, (1, 6)), (64, 200.0, (0, 0)), (16, 2.0, (0, 2))])
+def test_a_run_in_a_step_saves_more_than_it_takes_until_the_target_moves(
+    stream: Simulation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: int, cost: float, runs: tuple[int, int]
+) -> None:
+    write_weights(tmp_path, 0.0)
+    monkeypatch.setattr("tests.trainer.test_interval.TRAINING", cost)
+    stream.settings = stream.settings.changed(learn={"follow": "successor"})
+    begun = []
+    for _ in range(8):
+        stream.move(tmp_path)
+        begun.append(stream.serve(step))
+    assert begun[0][0] == "first" and not any("first" in later for later in begun[1:])
+    for later in begun[3:]:
+        assert runs[0] <= len(later) <= runs[1] and set(later) <= {"pays"}
+    names = {run.draft for run in stream.runs}
+    assert stream.store.targets.left() == {one.digest for one in stream.store.targets.served()} - {stream.target}
+    assert stream.missing < 0.9 or names == {"default"}
+    stream.store.targets.arrive("0" * 64, "step")  # back to the first one: it is served, and learned about
+    assert "0" * 64 not in stream.store.targets.left()
+
+
+def test_what_is_learned_lasts_as_long_as_targets_are_alike(stream: Simulation, tmp_path: Path) -> None:
+    write_weights(tmp_path, 0.0)
+    for _ in range(2):
+        stream.move(tmp_path)
+    first, second = (one.digest for one in stream.store.targets.served())
+
+    def left(*tokens: int) -> float:
+        return _left(stream.store, stream.line_name, [first], tokens)
+
+    assert left(300) == 300 and left(300, 400) == 100 and left(500, 400, 400) == 100
+    for divergence, targets in ((0.25, 1.0), (0.5, 0.0), (0.0, 19.0)):
+        stream.store.targets.note_divergence(second, first, {"default": divergence})
+        assert left(300, 400) == pytest.approx(100 + targets * 400)
+
+
+def test_only_the_newest_of_targets_that_follow_each_other_is_learned_about(
+    stream: Simulation, never: threading.Event, tmp_path: Path
+) -> None:
+    write_weights(tmp_path, 0.0)
+    for _ in range(3):
+        stream.move(tmp_path)
+    follows = stream.settings.changed(learn={"follow": "successor"})
+    assert TrainingSchedule(stream.store, follows, never).drafts() == [stream.line_name]
+    assert len(TrainingSchedule(stream.store, stream.settings, never).drafts()) == 3
 
 
 def test_a_number_asks_nothing_else(stream: Simulation) -> None:

@@ -23,10 +23,12 @@ import torch
 from osd.engine.stats import loads
 from storage import records
 from storage.errors import BadSetting
+from storage.insights.recent import summed
 from storage.insights.service import Answers
 from storage.outcomes.outcome_window import Window
 from storage.settings import TrainerSettings
 from storage.settings.learning import SPARE
+from storage.sql.outcome_tables import OutcomeRow
 from storage.store import Store
 from trainer.devices import SPARE_GPUS, training_device, training_places, why_full
 from trainer.gpus import visible_gpus
@@ -148,6 +150,10 @@ def why_over_budget(store: Store, settings: TrainerSettings, draft: str) -> str 
     limit = settings.seconds_per_hour
     if limit is not None and (spent := spent_in_the_last_hour(store)) >= limit:
         return f"training took {spent:.0f} s of the last hour, and trainer.seconds_per_hour is {limit:g}"
+    if settings.share is not None:
+        decoded = sum(summed(store.db, ("draft_ms", "verify_ms"), OutcomeRow.finished_at >= records.now() - HOUR)) / 1e3
+        if (spent := spent_in_the_last_hour(store)) > settings.share * decoded:
+            return f"training took {spent:.0f} s of an hour that decoded {decoded:.0f} s (trainer.share)"
     if settings.never_more_than_saved and (gain := net_gain(store, draft)) is not None and gain < 0:
         return f"training has cost {-gain:.0f} s more than it saved (trainer.never_more_than_saved)"
     return None

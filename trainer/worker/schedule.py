@@ -186,10 +186,13 @@ class TrainingSchedule:
         return reason or why_over_budget(self.store, self.settings.trainer, draft)
 
     def drafts(self) -> list[str]:
-        """Return the lines of the drafts that routes lead to, by name."""
+        """Return the lines of the drafts that routes lead to, by name; with ``learn.follow = "successor"`` without
+        those of targets that were left for another."""
         if self.only is not None:
             return self.store.versions.lines([self.only]) or [self.only]
-        return self.store.versions.lines({route.draft for route in self.store.routes.list()})
+        lines = self.store.versions.lines({route.draft for route in self.store.routes.list()})
+        left = self.store.targets.left() if self.settings.learn.follow == "successor" else ()
+        return [line for line in lines if self.store.versions.target_of(line) not in left]
 
     def _is_resting(self, draft: str, *, retries: bool = False) -> bool:
         """Return whether a draft rests after failures: twice as long each time, so that a fault does not keep a core

@@ -53,6 +53,22 @@ def test_a_successors_line_is_offered_what_its_predecessors_learned(store: Store
     assert store.versions.rollback(line, "no").number == 0 and store.versions.current("default", A).id == learned
 
 
+def test_what_a_late_run_published_about_the_one_before_is_inherited(store: Store, tmp_path: Path) -> None:
+    """Its target moved while it ran."""
+    line = arrive(store, tmp_path, A)
+    publish(store, line, 2.0)
+    after = arrive(store, tmp_path, B)
+    store.targets.succeed(A, B)
+    heir = offer_heir(store, after)
+    assert heir is not None
+    store.versions.settle_heir(heir.id, {}, good=True)
+    late = publish(store, line, 3.0)
+    last = arrive(store, tmp_path, C)
+    store.targets.succeed(B, C)
+    found = offer_heir(store, last)
+    assert found is not None and found.evidence[HEIR_OF] == late
+
+
 def test_an_heir_that_is_no_good_or_overtaken_or_held_serves_nothing(store: Store, tmp_path: Path) -> None:
     publish(store, arrive(store, tmp_path, A), 2.0)
     for target, good in ((B, False), (C, True)):
