@@ -87,9 +87,11 @@ def weight_of(divergence: float) -> float:
 
 
 def break_even(store: Store, version: str) -> float:
-    """Return α from which drafting with a version does not lose, by what its rounds took; 0 where it served none."""
+    """Return α from which drafting with a version does not lose, by what its rounds took; 0 where fewer than every
+    second one drafted: a gamma rule that hardly drafts tries single rows, which pay for a pass alone, and it does not
+    draft with what does not pay."""
     drafted, rounds, draft_ms, verify_ms = summed(store.db, COSTS, OutcomeRow.draft_version == version)
-    return (draft_ms / drafted) / (verify_ms / rounds) if drafted and verify_ms else 0.0
+    return (draft_ms / drafted) / (verify_ms / rounds) if drafted and 2 * drafted >= rounds and verify_ms else 0.0
 
 
 class Succession:

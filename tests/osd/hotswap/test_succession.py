@@ -10,12 +10,13 @@ import torch
 
 from osd.engine.session import serving
 from osd.hotswap import succession
-from osd.hotswap.succession import judge_heir, read, weight_of
+from osd.hotswap.succession import break_even, judge_heir, read, weight_of
 from osd.models.pair import Pair, load_pair
 from storage.names import line_name
 from storage.records import Request, VersionState
 from storage.settings import Settings, load_settings
 from storage.store import Store
+from tests.storage.make import outcome
 from tests.support.models import noisy, prompts, random_module
 
 Pairs = dict[str, Pair]
@@ -91,13 +92,22 @@ def test_distributions_are_those_of_a_plain_pass(store: Store, settings: Setting
             torch.testing.assert_close(read(decoder, some), logits[torch.from_numpy(some.positions).long() - 1])
 
 
+def test_what_drafting_costs_is_told_by_rounds_that_draft_and_not_by_tries(store: Store) -> None:
+    version = "default-000000-00000000"
+    assert break_even(store, version) == 0.0, "it served none"
+    store.outcomes.add([outcome(rounds=100, drafted=20, draft_ms=200.0, verify_ms=500.0)], "w")
+    assert break_even(store, version) == 0.0, "a try of one row takes as long as a draft for all"
+    store.outcomes.add([outcome(request_id="s", rounds=100, drafted=380, draft_ms=600.0, verify_ms=500.0)], "w")
+    assert break_even(store, version) == pytest.approx((800 / 400) / (1000 / 200))
+
+
 def test_an_heir_must_beat_number_0_and_not_drafting() -> None:
     positions = [10, 20, 30, 40]
     good = judge_heir([6, 13, 19, 25], [5, 10, 15, 20], positions, break_even=0.3, confidence=0.8)
     assert good is not None and good.good and good.after == pytest.approx(0.63) and good.before == 0.5
     assert good.lower < good.after
-    for root, break_even in (([7, 14, 20, 26], 0.3), ([5, 10, 15, 20], 0.7), ([5, 10, 15, 20], 0.63)):
-        found = judge_heir([6, 13, 19, 25], root, positions, break_even, 0.8)
+    for root, pays_from in (([7, 14, 20, 26], 0.3), ([5, 10, 15, 20], 0.7), ([5, 10, 15, 20], 0.63)):
+        found = judge_heir([6, 13, 19, 25], root, positions, pays_from, 0.8)
         assert found is not None and not found.good
     assert judge_heir([6], [5], [10], 0.3, 0.8) is None
     assert [weight_of(d) for d in (0.0, 0.25, 0.5, 0.9)] == [1.0, 0.5, 0.0, 0.0]
