@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,10 +68,13 @@ def test_any_change_of_weights_has_another_name() -> None:
 
 
 def test_looks_that_take_long_are_rare_but_for_a_call_that_replaces_the_weights(
-    fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    fake: FakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """And a scheduler that chooses lengths is told that what it knows of acceptance counts little."""
     routes = importlib.import_module("osd_vllm.routes")
     monkeypatch.setattr(routes, "LOOK", 0.005)
+    monkeypatch.setattr(routes, "options", lambda: SimpleNamespace(gamma=tmp_path / "gamma"))
+    told_of = routes.draft_file(tmp_path / "gamma")
     asked, changes = Counter[str](), 0
 
     async def told(method: str, args: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
@@ -84,7 +88,7 @@ def test_looks_that_take_long_are_rare_but_for_a_call_that_replaces_the_weights(
             before = asked["osd_target_changes"]
             while asked["osd_target_changes"] < before + 6:
                 await asyncio.sleep(0.005)
-            assert asked["osd_target_state"] == looks
+            assert asked["osd_target_state"] == looks and told_of.is_file() is (looks == 2)
             changes += 1
         watch.cancel()
 
