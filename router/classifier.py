@@ -101,7 +101,7 @@ class ClassifierRouter:
         """Return what is known of a request, and what is guessed where some rule uses it."""
         text = request.text or ""
         language = self._language(request, text)
-        return Traits(request.tenant, searched(text), language, self._topic(text, language))
+        return Traits(request.tenant, request.model, searched(text), language, self._topic(text, language))
 
     def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
         """Do nothing: outcomes say nothing about language or topic. See :meth:`router.base.Router.observe`."""

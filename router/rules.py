@@ -3,8 +3,8 @@
 A rule holds when every condition of its route's ``matches`` does. Where several rules hold, the most specific wins:
 
 1. the one with more conditions;
-2. else the one with a condition earlier in ``router.precedence``: tenant, pattern, topic, language, as what is known
-   comes before what is guessed;
+2. else the one with a condition earlier in ``router.precedence``: tenant, model, pattern, topic, language, as what is
+   known comes before what is guessed;
 3. else the one whose lists are shorter;
 4. else the first by name.
 
@@ -22,12 +22,17 @@ from router.language_text import primary
 from storage.records import Route
 from storage.routes.matches import KEYS, LISTS, Pattern
 
+STATED = ("tenant", "model")
+"""Traits that a request states."""
+
 
 @dataclass(frozen=True, slots=True)
 class Traits:
     """The known or guessed traits of a request."""
 
     tenant: str
+    model: str
+    """The name that the request gives; of an adapter, perhaps."""
     text: bytes
     """What patterns search, see :func:`storage.routes.matches.searched`."""
     language: LabelGuess
@@ -98,14 +103,15 @@ class Rule:
 
     def reason(self, traits: Traits) -> str:
         """Return the conditions that sent a request here, for people."""
-        values = {"tenant": traits.tenant, "topic": traits.topic.label, "language": traits.language.label}
+        guesses = {"topic": traits.topic.label, "language": traits.language.label}
+        values = {**{key: getattr(traits, key) for key in STATED}, **guesses}
         return ", ".join(key if key == "pattern" else f"{key}={values[key]}" for key in self.conditions)
 
     def _condition(self, key: str, traits: Traits, least: float) -> RuleMatch:
         if key == "pattern":
             return RuleMatch(self._pattern is not None and self._pattern.found_in(traits.text), 1.0)
-        if key == "tenant":
-            return RuleMatch(traits.tenant in self._lists[key], 1.0)
+        if key in STATED:
+            return RuleMatch(getattr(traits, key) in self._lists[key], 1.0)
         return _guessed(key, traits.topic if key == "topic" else traits.language, self._lists[key], least)
 
     def _missed(self, key: str, traits: Traits, verdict: RuleMatch) -> str:
@@ -114,8 +120,8 @@ class Rule:
         if key == "pattern":
             return "the pattern is not found"
         wanted = " or ".join(sorted(self._lists[key]))
-        if key == "tenant":
-            return f"tenant is {traits.tenant}, not {wanted}"
+        if key in STATED:
+            return f"{key} is {getattr(traits, key)}, not {wanted}"
         guess = traits.topic if key == "topic" else traits.language
         return f"{key} is {guess.label or 'unknown'}, not {wanted}"
 
@@ -131,7 +137,7 @@ class Rules:
         return len(self._rules)
 
     def use(self, key: str) -> bool:
-        """Return whether some rule uses a trait: language, topic, tenant or pattern."""
+        """Return whether some rule uses a trait: language, topic, tenant, model or pattern."""
         assert key in KEYS
         return any(key in rule.conditions for rule in self._rules)
 

@@ -54,6 +54,8 @@ class Request:
     route: str | None = None
     """Route requested by name; None lets the router choose."""
     tenant: str = DEFAULT_TENANT
+    model: str = ""
+    """The name of the model that it asks for, of an adapter perhaps; empty where it names none."""
     learn: bool = True
     """Whether this request may be kept for learning."""
     text: str | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from osd.attached.follower import EngineFollower
 from osd.attached.passes import DraftPass, Scorer
 from osd.attached.samples import HarvestBatch, HarvestedAnswer, HarvestedFrom, no_distributions, outcome_of, samples_of
 from storage.errors import StoreError
-from storage.records import DEFAULT_ROUTE, DEFAULT_TENANT, RequestSamples, TokenKind
+from storage.records import DEFAULT_ROUTE, DEFAULT_TENANT, RequestSamples, Route, TokenKind
 from storage.settings import Settings
 from storage.store import Store
 
@@ -86,12 +87,14 @@ class Intake:
         return None if follower is None else follower.serves
 
     def _keep(self, batch: HarvestBatch, follower: EngineFollower) -> None:
-        tenants, routes = self._tenants(), self._routes(follower.draft)
+        tenants, routes = self._tenants(), AnswerRoutes(self._store, follower.draft)
         known = [
             (answer, origin) for answer in batch.answers if (origin := self._origin(answer, follower, tenants, routes))
         ]
         stamps = follower.facts.first_state is not None
         taught = [one for one in known if one[0].of_one_target(stamps)]
+        if self.texts_alone:  # the trainer's target is not the adapter
+            taught = [one for one in taught if one[0].adapter is None]
         samples = [one for answer, origin in taught for one in self._samples(answer, origin)]
         if kept := self._redactor(samples):
             self._store.samples.add(kept)
@@ -139,25 +142,43 @@ class Intake:
         return [one for one in made if one is not None]
 
     def _origin(
-        self, answer: HarvestedAnswer, follower: EngineFollower, tenants: Mapping[str, str], routes: list[str]
+        self, answer: HarvestedAnswer, follower: EngineFollower, tenants: Mapping[str, str], routes: AnswerRoutes
     ) -> HarvestedFrom | None:
         """Return where an answer came from; None where no version of the draft is what drafted."""
         after = follower.version_of(answer.version_after)
         if after is None or (answer.target is not None and follower.facts.first_state is None):
             return None
-        route = answer.route if answer.route in routes else (routes or [DEFAULT_ROUTE])[0]
         tenant = tenants.get(answer.key or "") or answer.tenant or DEFAULT_TENANT
         whole = answer.version == answer.version_after
         target = follower.facts.target_of(answer.target) if answer.target else follower.facts.digest
-        return HarvestedFrom(route, tenant, after.id, whole, follower.facts.greedy_drafts, target)
+        return HarvestedFrom(routes.of(answer), tenant, after.id, whole, follower.facts.greedy_drafts, target)
 
     def _tenants(self) -> dict[str, str]:
         return {key.hash: key.tenant for key in self._store.keys.list()}
 
-    def _routes(self, draft: str) -> list[str]:
-        """Return the routes that the draft serves, the default one first."""
-        names = [route.name for route in self._store.routes.list() if draft in route.drafts]
-        return sorted(names, key=lambda name: name != DEFAULT_ROUTE)
+
+class AnswerRoutes:
+    """The routes that a batch's answers are kept under."""
+
+    def __init__(self, store: Store, draft: str) -> None:
+        self._store, self._draft, self._all = store, draft, store.routes.list()
+        mine = sorted(self._all, key=lambda route: (route.name != DEFAULT_ROUTE, "model" in route.matches))
+        self._mine = [route.name for route in mine if draft in route.drafts]
+
+    def of(self, answer: HarvestedAnswer) -> str:
+        """Return an answer's route: an adapter's is that which names it alone, whichever draft it leads to, and is made
+        where there is none; another's that of its header, if the draft serves that."""
+        if answer.adapter:
+            return self._of_adapter(answer.adapter)
+        return answer.route if answer.route in self._mine else (self._mine or [DEFAULT_ROUTE])[0]
+
+    def _of_adapter(self, adapter: str) -> str:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", adapter).strip(".-")[:64] or "adapter"
+        for route in self._all:
+            if route.name == name or (adapter in route.matches.get("model", ()) and len(route.matches) == 1):
+                return route.name
+        self._all.append(self._store.routes.add(Route(name, self._draft, {"model": [adapter]}), "osd attach"))
+        return name
 
 
 class _Unread(NamedTuple):
@@ -182,10 +203,10 @@ class LateScoring:
         self._thread.start()
 
     def read_later(self, engine: str, answer: HarvestedAnswer, number: int, origin: HarvestedFrom) -> bool:
-        """Let an answer's choice be read later; return False where it cannot be: the target is another, the text too
-        long, or too many wait."""
+        """Let an answer's choice be read later; return False where it cannot be: the target is another or has an
+        adapter, the text is too long, or too many wait."""
         long = len(answer.prompt) + len(answer.choices[number].tokens) > self._scorer.length
-        if long or origin.target != self._scorer.target:
+        if long or answer.adapter or origin.target != self._scorer.target:
             return False
         try:
             self._waiting.put_nowait((engine, _Unread(answer, number, origin)))

@@ -74,6 +74,8 @@ class HarvestedAnswer(BaseModel):
     """SHA-256 of the API key that the client gave."""
     tenant: Name | None = None
     route: Name | None = None
+    adapter: Name | None = None
+    """The LoRA adapter that answered; None where the target itself did."""
     began: Number
     ended: Number
 

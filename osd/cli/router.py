@@ -63,6 +63,8 @@ class Conditions:
     """Takes requests on this topic; may be repeated."""
     tenant: list[str] | None = None
     """Takes requests of this tenant; may be repeated."""
+    model: list[str] | None = None
+    """Takes requests that ask for this model, as of an adapter's name; may be repeated."""
     pattern: Annotated[str, typer.Option(metavar="REGEX")] | None = None
     """Takes requests in which this regular expression (RE2) is found."""
 
@@ -74,7 +76,9 @@ class Conditions:
     @property
     def matches(self) -> dict[str, Any]:
         """The given conditions as a route's ``matches``."""
-        return {key: value for key in ("language", "topic", "tenant", "pattern") if (value := getattr(self, key))}
+        return {
+            key: value for key in ("language", "topic", "tenant", "model", "pattern") if (value := getattr(self, key))
+        }
 
 
 @app.command()

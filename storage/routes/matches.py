@@ -16,11 +16,11 @@ import re2
 
 from storage.errors import BadInput, BadPattern
 
-LISTS = ("language", "topic", "tenant")
+LISTS = ("language", "topic", "tenant", "model")
 KEYS = (*LISTS, "pattern")
 LANGUAGE = re.compile(r"[a-z]{2,3}")
 LONGEST = 200
-"""Maximum characters of a topic's or a tenant's name."""
+"""Maximum characters of a topic's, a tenant's or a model's name."""
 
 
 def checked(matches: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ which draft a request is sent to (``[router]``), and engines that are not ours (
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator
 
@@ -145,7 +145,7 @@ class FleetSettings(Section):
     """One-sided confidence of a fall that takes the version back, over all looks together."""
 
 
-Condition = Literal["tenant", "pattern", "topic", "language"]
+Condition = Literal["tenant", "model", "pattern", "topic", "language"]
 
 
 class RouterSettings(Section):
@@ -156,9 +156,9 @@ class RouterSettings(Section):
     """How often a server looks for changes of routes, pins and taught examples."""
     min_confidence: float = Field(default=0.5, ge=0, le=1)
     """How sure a guess of language or topic must be; below it a request takes the default route."""
-    precedence: tuple[Condition, ...] = ("tenant", "pattern", "topic", "language")
+    precedence: tuple[Condition, ...] = get_args(Condition)
     """Where several routes with as many conditions match a request, the one that goes by what comes first here wins.
-    All four are named: what is known comes before what is guessed, unless this says otherwise."""
+    All five are named: what is known comes before what is guessed, unless this says otherwise."""
     language_model: Path | None = None
     """File of a language model to use instead of the one that ships with osd."""
     choose_by: Literal["prompt", "theorem", "weights", "both"] = "both"
@@ -177,8 +177,8 @@ class RouterSettings(Section):
     @field_validator("precedence")
     @classmethod
     def _names_all(cls, value: tuple[Condition, ...]) -> tuple[Condition, ...]:
-        if sorted(value) != ["language", "pattern", "tenant", "topic"]:
-            raise ValueError("it names tenant, pattern, topic and language, each once")
+        if sorted(value) != sorted(get_args(Condition)):
+            raise ValueError(f"it names {', '.join(get_args(Condition))}, each once")
         return value
 
 

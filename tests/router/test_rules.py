@@ -162,11 +162,21 @@ def test_a_language_may_be_spelt_in_several_ways() -> None:
         assert ask([Route("german", matches={"language": ["de"]})], None, language=spelt) == ("german", 1.0)
 
 
+def test_a_rule_goes_by_the_model_that_a_request_names() -> None:
+    router = classifier([Route(), Route("sql", matches={"model": ["sql-lora", "sql-2"]})])
+    for model, route in (("sql-lora", "sql"), ("sql", "default"), ("", "default")):
+        decision = router.route(Request((1,), model=model))
+        assert decision.name == route and decision.confidence == 1.0
+    assert router.route(Request((1,), model="sql-2")).reason == "model=sql-2"
+    contest = router.contest(Request((1,), model="chat"))
+    assert [(each.holds, each.why) for each in contest] == [(False, "model is chat, not sql-2 or sql-lora")]
+
+
 def test_precedence_can_be_set() -> None:
     routes = [Route("sql", matches={"topic": ["sql"]}), Route("german", matches={"language": ["de"]})]
     text = f"{GERMAN} {SQL}"
     assert ask(routes, text)[0] == "sql"
-    router = classifier([Route(), *routes], precedence=("tenant", "pattern", "language", "topic"))
+    router = classifier([Route(), *routes], precedence=("tenant", "model", "pattern", "language", "topic"))
     assert router.route(Request((1,), text=text)).name == "german"
 
 

@@ -52,6 +52,8 @@ class FakeEngine:
     def __init__(self, target: Path, draft: Path, gamma: int) -> None:
         self.target: Any = copy(module_in(target))
         self.gamma, self.weight_version = gamma, ""
+        self.adapters: dict[str, Any] = {}
+        """LoRA adapters by name."""
         self.processed = False
         """Whether log-probabilities are those after penalties."""
         self.tokenizer: Any = None
@@ -137,6 +139,7 @@ def make_app(engine: FakeEngine, *, harvests: bool = True, scheduler: str | None
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await ours.init_state(engine, app.state, args)
+        app.state.openai_serving_models = Namespace(lora_requests=engine.adapters)
         yield
         app.state.osd_watch.cancel()
 

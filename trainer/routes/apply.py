@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,10 @@ def decline(store: Store, number: int) -> RouteProposal:
 def _split(store: Store, proposal: RouteProposal, name: str | None, who: str | None) -> dict[str, Any]:
     facts = proposal.facts
     route = name or str(facts["name"])
+    if not facts["examples"]:  # an adapter's: its route is there
+        root = store.versions.register_root(route, candidates(store) / str(proposal.id), target=store.targets.newest())
+        store.routes.change(replace(store.routes.get(facts["name"]), draft=route), who)
+        return {"route": facts["name"], "version": root.id}
     if any(known.name == route for known in store.routes.list()):
         raise DuplicateRoute(route=route)
     topics = {topic: _prompts(store, facts["draft"], ids) for topic, ids in facts["examples"].items()}

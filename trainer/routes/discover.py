@@ -13,16 +13,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import torch
 
 from osd.models.vocabulary import load_tokenizer
 from osd.models.weights import write_full
+from router.clusters import Clusters
 from storage.errors import OsdError, UnknownDraft
+from storage.insights.recent import judged_by_route
+from storage.insights.statistics import difference, rate
 from storage.records import RequestSamples, Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import GateSettings, Settings
@@ -69,9 +73,40 @@ def discover(store: Store, settings: Settings, search: Search) -> list[RouteProp
             found += _splits(store, settings, search, draft, routes, device)
         except UnknownDraft:
             continue  # no server has given it weights yet: there is no traffic either
+        found += propose_for_adapters(store, settings, search, draft, chosen, device)
     found += _merges(store, settings, search, chosen, device)
     found += [proposal for route in chosen for proposal in _drift(store, search, route)]
     return found
+
+
+def propose_for_adapters(
+    store: Store, settings: Settings, search: Search, draft: str, chosen: Sequence[Route], device: torch.device
+) -> list[RouteProposal]:
+    """Propose a draft of its own for each route of a LoRA adapter on which the draft is accepted less than on all other
+    traffic, by more than chance, and a draft that learned from it alone more than one that learned from all."""
+    routes = [route.name for route in chosen if route.draft == draft]
+    adapters = [route.name for route in chosen if route.draft == draft and [*route.matches] == ["model"]]
+    worse = _worse(store, draft, adapters, settings.gate.confidence, search.requests) if adapters else []
+    if not worse:
+        return []
+    traffic = read_traffic(store, draft, routes, search.requests, search.seed, device)
+    labels = np.array([1 + worse.index(one.route) if one.route in worse else 0 for one in traffic.samples])
+    apart = replace(traffic, clusters=Clusters(labels, 1.0, ((),) * (1 + len(worse))))
+    offers = OfferMaker(store, settings, apart, device, lambda _: [], search.say, search.between).offers()
+    named = [replace(one, name=one.requests[0].route) for one in offers if one.requests[0].route in worse]
+    for one in (better := [one for one in named if one.better]):
+        _withdraw(store, ProposalKind.SPLIT, [one.name])
+    return [_propose(store, apart, [one.name], one, {}) for one in better]
+
+
+def _worse(store: Store, draft: str, adapters: Sequence[str], confidence: float, requests: int) -> list[str]:
+    """Return the routes on which a draft is accepted less than on what none of these takes, all proven together."""
+    line = store.versions.current(draft, store.targets.newest()).draft
+    judged = judged_by_route(store.db, line, requests)
+    base = rate([bucket for route, buckets in judged.items() if route not in adapters for bucket in buckets])
+    level = 1 - 2 * (1 - confidence) / len(adapters)  # two-sided: the upper end alone counts
+    spans = {name: difference(base, rate(judged.get(name, ())), level) for name in adapters}
+    return [name for name, span in spans.items() if span and span.high < 0]
 
 
 def _splits(

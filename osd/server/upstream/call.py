@@ -132,8 +132,9 @@ async def read_call(host: UpstreamHost, http: HttpRequest, path: str) -> Upstrea
         return call
     call.hides_usage = "tokens" in caller.buckets and path in COUNTED and _hides_usage(call.asked)
     request = Request(
-        (), route=call.fields.route, tenant=caller.tenant, language=call.fields.language, text=prompt_text(call.asked)
-    )
+        (), route=call.fields.route, tenant=caller.tenant, model=str(call.asked.get("model") or ""),
+        language=call.fields.language, text=prompt_text(call.asked),
+    )  # fmt: skip
     long = len(request.text or "") > LONG_TEXT
     call.decision = await asyncio.to_thread(host.router.route, request) if long else host.router.route(request)
     return call

@@ -144,11 +144,12 @@ def home_of(vllm: Serving, name: str, learn: Mapping[str, Any] | None = None, **
         yield Home(store, config, own)
 
 
-def ask(url: str, prompts: Sequence[Tokens], **headers: str) -> list[Reply]:
-    """Return the greedy answers of a vLLM, four clients asking."""
+def ask(url: str, prompts: Sequence[Tokens], model: str | None = None, **headers: str) -> list[Reply]:
+    """Return the greedy answers of a vLLM, or of an adapter that it serves, four clients asking."""
 
     def one(prompt: Tokens) -> Reply:
         body = {"prompt": list(prompt), "max_tokens": 48, "temperature": 0, "return_token_ids": True}
+        body |= {"model": model} if model else {}
         headers["Content-Type"] = "application/json"
         asked = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(asked) as answer:

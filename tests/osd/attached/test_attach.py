@@ -86,6 +86,8 @@ def test_a_text_that_the_target_cannot_read_is_counted_and_left(
     answer, origin = answer_of(fake, [5, 20, 33], 24), HarvestedFrom("r", "t", "v", True, True, str(target.digest))
     assert not late.read_later("gpu-1", answer, 0, origin), "27 tokens, of which 8 can be read"
     assert not late.read_later("gpu-1", answer_of(fake, [5, 20, 33], 4), 0, replace(origin, target="another"))
+    adapted = answer_of(fake, [5, 20, 33], 4).model_copy(update={"adapter": "poet"})
+    assert not late.read_later("gpu-1", adapted, 0, origin), "the target without its adapter says other things"
     assert late.read_later("gpu-1", answer_of(fake, [5, 20, 33], 4), 0, origin)
     until(lambda: made)
     late.close()

@@ -17,9 +17,10 @@ from storage.records import Outcome, Route, new_id, now
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import Settings
 from storage.store import Store
-from tests.trainer.routes.conftest import Domains, keep
+from tests.storage import make
+from tests.trainer.routes.conftest import Domains, in_mixed_order, keep
 from trainer.routes.apply import apply, candidates, decline
-from trainer.routes.discover import RouteDiscovery, Search, discover
+from trainer.routes.discover import RouteDiscovery, Search, discover, propose_for_adapters
 from trainer.routes.offers import OfferMaker, read_traffic
 
 
@@ -55,6 +56,31 @@ def test_what_learns_as_well_together_is_not_proposed(mixed: Store, settings: Se
     offers = OfferMaker(mixed, early, traffic, torch.device("cpu"), lambda tokens: [f"w{i}" for i in tokens]).offers()
     assert all(offer.evidence["better"] and not offer.better for offer in offers) and len(offers) == 2
     assert splits(discover(mixed, early, Search())) == []
+
+
+def test_an_adapter_on_which_the_draft_is_proven_worse_is_offered_a_draft_of_its_own(
+    drafted: Store, settings: Settings, domains: Domains
+) -> None:
+    """Another, on which it is as good as on the target, is not, nor one of which too little is known."""
+    for name in ("sql", "chat", "rare"):
+        drafted.routes.add(Route(name, "default", {"model": [f"{name}-lora"]}))
+    high = {sample.request_id for sample in domains["high"]}
+    for sample in in_mixed_order(domains):
+        keep(drafted, [sample], "sql" if sample.request_id in high else "default")
+    root = drafted.versions.current("default").id
+    told = {"default": (48, 30), "chat": (48, 30), "sql": (48, 20), "rare": (1, 20)}
+    drafted.outcomes.add([
+        make.outcome(request_id=new_id(), route=route, draft_version=root, accepted=right + at % 3, rejections=10)
+        for route, (count, right) in told.items() for at in range(count)
+    ], "server")  # fmt: skip
+    device = torch.device("cpu")
+    (proposal,) = propose_for_adapters(drafted, settings, Search(), "default", drafted.routes.list(), device)
+    assert proposal.facts["name"] == "sql" and proposal.facts["requests"] == 48
+    apply(drafted, proposal.id)
+    routes = {route.name: route.draft for route in drafted.routes.list()}
+    assert routes == {"default": "default", "chat": "default", "rare": "default", "sql": "sql"}
+    assert drafted.versions.current("sql").number == 0 and drafted.versions.current("default").id == root
+    assert propose_for_adapters(drafted, settings, Search(), "default", drafted.routes.list(), device) == []
 
 
 def test_an_applied_split_is_a_draft_a_route_and_a_topic(found: Store) -> None:

@@ -78,7 +78,7 @@ class HarvestMiddleware:
             exchange = Exchange.of_request(scope["path"], body, depth, shows_metrics=self.sender.shows_metrics)
             if exchange is None:
                 return None
-            facts = self._facts(scope)
+            facts = {**self._facts(scope), "adapter": _adapter(scope, exchange.asked.get("model"))}
             asked = exchange.body_for_vllm(depth, self.sender.salt(facts["version"]))
             return asked, _Answer(exchange, send, self.sender, facts)
         except Exception as error:
@@ -197,6 +197,13 @@ class _Answer:
             self.sender.put(self.facts | seen | self.exchange.record())
         except Exception as error:
             self.sender.failed(error)
+
+
+def _adapter(scope: MutableMapping[str, Any], model: Any) -> str | None:
+    """Return the name of the LoRA adapter that a request asks for; None where it asks for vLLM's own model."""
+    served = getattr(getattr(scope.get("app"), "state", None), "openai_serving_models", None)
+    found: str | None = model if model in getattr(served, "lora_requests", ()) else None
+    return found
 
 
 def _declined(scope: MutableMapping[str, Any]) -> bool:
