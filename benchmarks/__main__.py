@@ -17,9 +17,10 @@ from storage.settings import load_settings
 BENCHES = {
     "acceptance": "acceptance", "attached": "vllm.attached", "cells": "cells", "distil": "distil.bench",
     "drafting": "drafting", "eagle": "eagle.bench", "encoder-decoder": "encoder_decoder", "gamma": "gamma.bench",
-    "gpu": "gpu.bench", "harvest": "harvest", "monitoring": "monitoring", "papers": "papers.bench",
-    "regions": "regions", "rounds": "gamma.record", "router": "router.bench", "routes": "routes.bench",
-    "servers": "servers", "soak": "soak", "trees": "trees.bench", "vllm": "vllm.bench", "walk": "walk",
+    "gpu": "gpu.bench", "harvest": "harvest", "monitoring": "monitoring", "nightly": "nightly",
+    "papers": "papers.bench", "regions": "regions", "rl": "rl", "rounds": "gamma.record", "router": "router.bench",
+    "routes": "routes.bench", "servers": "servers", "soak": "soak", "trees": "trees.bench", "vllm": "vllm.bench",
+    "walk": "walk",
 }  # fmt: skip
 """The modules of ``bench_NAME``; the class of its plan stands in its signature."""
 
