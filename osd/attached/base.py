@@ -93,6 +93,8 @@ class EngineFacts:
     """Digest of the target that it was started with, where its weights may be replaced in place."""
     first_state: str | None = None
     """State of the target's weights at its start, likewise."""
+    placeholders: tuple[int, ...] = ()
+    """Ids that stand for images, videos and sound in what the target reads."""
 
     def target_of(self, state: str | None) -> str:
         """Return the digest of the target in a state of its weights: that of its files, until they were replaced."""

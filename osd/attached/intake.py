@@ -11,6 +11,7 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter
@@ -46,6 +47,7 @@ class IntakeCounters:
         self.refused = self._counter("refused_tokens", "Refused tokens that are known.")
         self.bad = self._counter("bad_answers", "Answers left: what came is no answer.")
         self.unread = self._counter("unread_outputs", "Outputs without distributions that the target did not read.")
+        self.seen = self._counter("seen_positions", "Positions of images, videos and sound: nothing is learned there.")
 
     def _counter(self, name: str, means: str) -> Counter:
         return Counter(f"osd_harvest_{name}", means, ["engine"], registry=self.registry)
@@ -60,7 +62,7 @@ class Intake:
         """``followers`` are looked up by engine name at each batch; ``scorer`` reads what comes without distributions.
         Raises BadSetting for a hook that cannot be loaded, NothingReadsTokens."""
         self._store, self._followers, self._k = store, followers, settings.storage.top_k
-        self.texts_alone = settings.learn.teacher == "recompute"
+        self.texts_alone = settings.learn.teacher != "recorded"
         """Whether texts are enough: the trainer's target reads them again."""
         self._redactor = store.samples.redactor.load()
         self._recover = DraftPass(store, settings.attach.device)
@@ -92,27 +94,32 @@ class Intake:
             (answer, origin) for answer in batch.answers if (origin := self._origin(answer, follower, tenants, routes))
         ]
         stamps = follower.facts.first_state is not None
-        taught = [one for one in known if one[0].of_one_target(stamps)]
-        if self.texts_alone:  # the trainer's target is not the adapter
-            taught = [one for one in taught if one[0].adapter is None]
+        of_one = [one for one in known if one[0].of_one_target(stamps)]
+        taught = [one for one in of_one if not self.texts_alone or one[0].adapter is None]  # no teacher has adapters
         samples = [one for answer, origin in taught for one in self._samples(answer, origin)]
         if kept := self._redactor(samples):
             self._store.samples.add(kept)
         new = self._store.outcomes.add([outcome_of(*one) for one in known], batch.engine, batch.batch, batch.done)
         if new or not known:
             self._count(batch, len(known))
-            self.counts.spanning.labels(batch.engine).inc(len(known) - len(taught))
+            self.counts.spanning.labels(batch.engine).inc(len(known) - len(of_one))
             self._count_positions(batch.engine, kept)
+            self.counts.seen.labels(batch.engine).inc(sum(starmap(_seen, known)))
             self._read_later(batch.engine, taught)
 
     def _read_later(self, engine: str, known: Sequence[tuple[HarvestedAnswer, HarvestedFrom]]) -> None:
         """Leave to the target what the engine gave no distributions of, where they are needed."""
-        if self.texts_alone:
-            return
         for answer, origin in known:
             for number, choice in enumerate(answer.choices):
-                if not choice.top_ids and not (self._late and self._late.read_later(engine, answer, number, origin)):
-                    self.counts.unread.labels(engine).inc()
+                if choice.top_ids:
+                    continue
+                sees = origin.sees([*answer.prompt, *choice.tokens])
+                if not sees and (self.texts_alone or self._later(engine, answer, number, origin)):
+                    continue
+                self.counts.unread.labels(engine).inc()
+
+    def _later(self, engine: str, answer: HarvestedAnswer, number: int, origin: HarvestedFrom) -> bool:
+        return self._late is not None and self._late.read_later(engine, answer, number, origin)
 
     def _add(self, engine: str, samples: RequestSamples) -> None:
         """Keep what was read later."""
@@ -151,7 +158,8 @@ class Intake:
         tenant = tenants.get(answer.key or "") or answer.tenant or DEFAULT_TENANT
         whole = answer.version == answer.version_after
         target = follower.facts.target_of(answer.target) if answer.target else follower.facts.digest
-        return HarvestedFrom(routes.of(answer), tenant, after.id, whole, follower.facts.greedy_drafts, target)
+        drafted, seen = follower.facts.greedy_drafts, frozenset(follower.facts.placeholders)
+        return HarvestedFrom(routes.of(answer), tenant, after.id, whole, drafted, target, seen)
 
     def _tenants(self) -> dict[str, str]:
         return {key.hash: key.tenant for key in self._store.keys.list()}
@@ -179,6 +187,12 @@ class AnswerRoutes:
                 return route.name
         self._all.append(self._store.routes.add(Route(name, self._draft, {"model": [adapter]}), "osd attach"))
         return name
+
+
+def _seen(answer: HarvestedAnswer, origin: HarvestedFrom) -> int:
+    """Return how many positions of an answer stand for images and the like."""
+    texts = [answer.prompt, *(choice.tokens for choice in answer.choices)]
+    return sum(token in origin.placeholders for text in texts for token in text)
 
 
 class _Unread(NamedTuple):

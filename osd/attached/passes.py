@@ -17,6 +17,8 @@ import torch
 
 from osd.attached.follower import servable_folder
 from osd.models.encoder_decoder import require_decoder_only
+from osd.models.features.target import FeatureTarget, read_states
+from osd.models.limits import position_limit
 from osd.models.model import Model
 from osd.models.weights import read_weights
 from osd.recording.topk import TopKLogprobs, reduce_plain
@@ -107,3 +109,27 @@ class Scorer:
             if self._decoder.cache.wants_embedding and (hidden := self._decoder.cache.embedding) is not None:
                 states.append(hidden[0].half().cpu().numpy())
         return TopKLogprobs(*(np.concatenate(columns) for columns in zip(*parts, strict=True))), states
+
+
+class PlainScorer(Scorer):
+    """The same by a target that osd's engine cannot serve: each text in one pass of its module."""
+
+    def __init__(self, target: FeatureTarget, k: int, length: int) -> None:
+        """``k``, ``length``: as for :class:`Scorer`."""
+        self.length, self.target = min(length, position_limit(target.module.config)), target.digest
+        self._k, self._shared = k, target
+
+    @torch.inference_mode()
+    def __call__(self, tokens: Sequence[int], begin: int) -> TopKLogprobs:
+        """See :meth:`Scorer.__call__`."""
+        return self.with_states(tokens, begin)[0]
+
+    @torch.inference_mode()
+    def with_states(self, tokens: Sequence[int], begin: int) -> tuple[TopKLogprobs, HiddenStates]:
+        """See :meth:`Scorer.with_states`."""
+        shared = self._shared
+        fed = torch.tensor([tokens[:-1]], device=shared.head.weight.device)
+        states = read_states(shared.module, fed, [shared.layers])[0][0, begin - 1 :]
+        parts = [reduce_plain(shared.head(some), self._k) for some in states.split(CHUNK)]
+        tops = TopKLogprobs(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        return tops, states.half().cpu().numpy()

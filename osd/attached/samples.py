@@ -134,6 +134,12 @@ class HarvestedFrom:
     greedy_drafts: bool
     target: str
     """The target's digest."""
+    placeholders: frozenset[int] = frozenset()
+    """Ids that stand for images and the like. Nothing is learned where one is the token to be predicted."""
+
+    def sees(self, tokens: Sequence[int]) -> bool:
+        """Return whether a text holds more than can be handed over: images, videos, sound."""
+        return not self.placeholders.isdisjoint(tokens)
 
 
 class SpeculationSteps(NamedTuple):
@@ -170,13 +176,14 @@ def steps_of(count: int, accepted: Sequence[int], drafted: Sequence[int]) -> Spe
 def samples_of(
     answer: HarvestedAnswer, number: int, origin: HarvestedFrom, k: int, recover: Recover, score: Score | None = None
 ) -> RequestSamples | None:
-    """Make the samples of an answer's choice ``number``. Where the engine gave no distributions for it ``score`` does;
-    without that: None."""
+    """Make the samples of an answer's choice ``number``, at its positions of text. Where the engine gave no
+    distributions for it ``score`` does, if it can read all of the text; without them, or where no position is one of
+    text: None."""
     choice = answer.choices[number]
     begin, count, text = len(answer.prompt), len(choice.tokens), [*answer.prompt, *choice.tokens]
     if choice.top_ids:
         ids, logprobs, outside = tops(choice, k)
-    elif score is not None:
+    elif score is not None and not origin.sees(text):
         ids, logprobs, outside = score(text, begin)
     else:
         return None
@@ -184,12 +191,15 @@ def samples_of(
     kinds, drafted = _drafted(answer, choice, origin, tokens, recover)
     greedy = answer.temperature == 0
     known = np.where((kinds == TokenKind.UNDRAFTED) | (not greedy), np.nan, kinds == TokenKind.ACCEPTED)
+    of_text = np.isin(tokens[begin:], list(origin.placeholders), invert=True)
+    if not of_text.any():
+        return None
     return RequestSamples(
         request_id=request_id(answer, number), route=origin.route, tenant=origin.tenant, draft_version=origin.version,
         created_at=answer.ended, prompt_len=begin, tokens=tokens,
-        positions=np.arange(begin, begin + count, dtype=np.int32), kinds=kinds,
-        drafted=drafted, topk_ids=ids, topk_logprobs=logprobs.astype(np.float16),
-        outside=outside, acceptance=known.astype(np.float16),
+        positions=np.arange(begin, begin + count, dtype=np.int32)[of_text], kinds=kinds[of_text],
+        drafted=drafted[of_text], topk_ids=ids[of_text], topk_logprobs=logprobs[of_text].astype(np.float16),
+        outside=outside[of_text], acceptance=known[of_text].astype(np.float16),
         target=origin.target,
     )  # fmt: skip
 
@@ -215,7 +225,7 @@ def _drafted(
     drafted = tokens[begin:].copy()
     if not refused:
         return kinds, drafted
-    can = origin.whole and origin.greedy_drafts
+    can = origin.whole and origin.greedy_drafts and not origin.sees(tokens.tolist())  # images move what follows them
     nothing: list[int | None] = [None] * len(refused)
     named = recover(origin.version, tokens.tolist(), [begin + place for place in refused]) if can else None
     for place, token in zip(refused, named or nothing, strict=True):

@@ -16,7 +16,7 @@ from osd.cli.out import note
 from osd.server.process.listen import listen, url
 from osd.server.start import tell_log
 from storage.distribution import needing
-from storage.errors import BadInput, BadSetting
+from storage.errors import BadInput, BadSetting, CannotServeRagged
 from storage.settings import AttachSettings, Settings
 
 if TYPE_CHECKING:
@@ -83,13 +83,19 @@ def attach(here: CommandContext, options: ProxyOptions) -> None:
 def _scorer(settings: Settings) -> Scorer | None:
     """Load the target that reads answers which come without distributions; None where the settings name none, or
     texts are enough. Raises ModelNotLoaded, BadSetting."""
-    if settings.attach.target is None or settings.learn.teacher == "recompute":
+    if settings.attach.target is None or settings.learn.teacher != "recorded":
         return None
-    from osd.attached.passes import Scorer
-    from osd.models.pair import choose_device, load_model
+    from osd.attached.passes import PlainScorer, Scorer
+    from osd.models.features.target import FeatureTarget
+    from osd.models.model_digest import model_digest
+    from osd.models.pair import choose_device, load_model, load_reader
 
-    model = load_model(settings.attach.target, choose_device(settings.attach.device), settings.serve.dtype)
-    return Scorer(model, settings.storage.top_k, settings.serve.max_length)
+    name, bounds = settings.attach.target, (settings.storage.top_k, settings.serve.max_length)
+    how = name, choose_device(settings.attach.device), settings.serve.dtype
+    try:
+        return Scorer(load_model(*how), *bounds)
+    except CannotServeRagged:
+        return PlainScorer(FeatureTarget(load_reader(*how), name, model_digest(name)), *bounds)
 
 
 def stand_before(settings: Settings, upstream: str, host: str, port: int) -> None:

@@ -73,22 +73,30 @@ def add(
         engine = store.engines.add(facts.name, url.rstrip("/"), draft, asdict(facts))
     note(f"{engine.name} is attached as a server of the draft {draft}. `osd attach` attends to it.")
     note(what_is_harvested(facts, kind, here.settings.learn.teacher))
+    if facts.placeholders:
+        note(f"{SEES} {OF_ANSWERS if here.settings.learn.teacher == 'recorded' else OF_TEXT}")
     if not facts.speculates:
         note("It runs without speculation: the draft learns beside it. `osd engines list` says what it would bring.")
+
+
+SEES = "Its target sees more than text. Positions of images, videos and sound teach nothing and are counted."
+OF_TEXT = "Answers to prompts that hold some are not learned from: texts alone are handed over and read again."
+OF_ANSWERS = "What was answered to them is learned from, as the target has answered it."
 
 
 def what_is_harvested(facts: EngineFacts, kind: str, teacher: str) -> str:
     """Say what is harvested of an engine whose draft is of a ``kind``, where this is ``learn.teacher``, and what that
     costs the engine."""
-    again = "texts alone are harvested, of all answers, at next to no cost; the trainer's target reads them again"
+    reads = "a second vLLM (learn.teacher_url)" if teacher == "engine" else "the trainer's target"
+    again = f"texts alone are harvested, of all answers, at next to no cost; {reads} reads them again"
     if facts.kind == "sglang":
         return "Its answers are not harvested (docs/vllm.md)."
     if kind in FEATURE_KINDS:
-        lacking = "" if teacher == "recompute" else ". Set it, and serve.target: nothing is learned until then"
+        lacking = ". Set it, and serve.target: nothing is learned until then" if teacher == "recorded" else ""
         hidden = f"A draft of {kind} learns from hidden states, which vLLM does not hand over"
-        return f"{hidden}. With learn.teacher = recompute {again}{lacking}."
-    if teacher == "recompute":
-        return f"With learn.teacher = recompute {again}."
+        return f"{hidden}. With learn.teacher = {teacher if not lacking else 'recompute'} {again}{lacking}."
+    if teacher != "recorded":
+        return f"With learn.teacher = {teacher} {again}."
     where = "at 100 positions a second (OSD_VLLM_POSITIONS) about 1.5 % of its speed, at all 10 %"
     return f"With learn.teacher = recorded the {facts.top_k} likeliest tokens are harvested, which costs vLLM {where}."
 
@@ -181,7 +189,8 @@ def tune(
     assert isinstance(engine, VllmEngine) and facts.max_num_seqs is not None
     with here.store() as store:
         ids = [one.request_id for one in store.outcomes.recent(limit=200)]
-        prompts = [one.tokens[: one.prompt_len].tolist() for one in store.samples.read(ids)]
+        kept = [one.tokens[: one.prompt_len].tolist() for one in store.samples.read(ids)]
+        prompts = [prompt for prompt in kept if not {*facts.placeholders} & {*prompt}]  # its images are not kept
     if not prompts:
         raise BadInput(
             reason="The store keeps no prompts yet to try it with; serve some requests with `osd attach` first."

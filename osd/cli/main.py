@@ -31,6 +31,7 @@ PANELS = {
 """By the heading in the help, the subcommands."""
 PLACES = {
     "use": "config",
+    "engines": "engines engines_teacher",
     "stats": "stats stats_gain stats_versions",
     "metrics": "servers",
     "drafts": "drafts drafts_decide drafts_examine",

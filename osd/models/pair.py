@@ -136,23 +136,40 @@ def load_model(
         RELEASE.reset(asked)
 
 
+def load_reader(
+    name: str | Path, device: torch.device, dtype: str = "auto", device_map: str | None = None
+) -> PreTrainedModel:
+    """Load a model that reads whole texts and decodes nothing, as :func:`load_model` does but for the proof: one that
+    keeps a recurrent state is read, too. Raises ModelNotLoaded, CannotServeRagged, NotEnoughMemory."""
+    try:
+        return _module(name, device, dtype, device_map)
+    except OsdError:
+        raise
+    except Exception as error:  # as above
+        raise ModelNotLoaded(path=name, reason=_blamed(name, error)) from error
+
+
 def _loaded(name: str | Path, device: torch.device, dtype: str, device_map: str | None) -> Model:
-    folder = Path(name)
-    if is_gguf(name):
-        computed = _dtype(dtype, device)
-        module = read_gguf(folder, torch.bfloat16 if computed == "auto" else computed, device)
-        return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
-    if folder.exists() or str(name).startswith((".", "/", "~")):
-        _check_folder(folder)
-    _require_memory(folder, device, _dtype(dtype, device))
-    placed = device_map or ({"": str(device)} if _quantised(name) else None)  # such weights are packed where they stay
-    loaded: Any = read_weights(name, _dtype(dtype, device), placed)
-    module = (loaded if placed else loaded.to(device)).eval().requires_grad_(False)
-    _require_exact(module, str(name))
+    module = _module(name, device, dtype, device_map)
     if reason := cut_short(module.config):
         log.warning("%s: %s", name, reason, extra={"action": "cut_short"})
     start_of(module, str(name))
     return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
+
+
+def _module(name: str | Path, device: torch.device, dtype: str, device_map: str | None) -> PreTrainedModel:
+    folder = Path(name)
+    if is_gguf(name):
+        computed = number_type(dtype, device)
+        return read_gguf(folder, torch.bfloat16 if computed == "auto" else computed, device)
+    if folder.exists() or str(name).startswith((".", "/", "~")):
+        _check_folder(folder)
+    _require_memory(folder, device, number_type(dtype, device))
+    placed = device_map or ({"": str(device)} if _quantised(name) else None)  # such weights are packed where they stay
+    loaded: Any = read_weights(name, number_type(dtype, device), placed)
+    module: PreTrainedModel = (loaded if placed else loaded.to(device)).eval().requires_grad_(False)
+    _require_exact(module, str(name))
+    return module
 
 
 def _require_exact(module: PreTrainedModel, name: str) -> None:
@@ -174,13 +191,14 @@ def _quantised(name: str | Path) -> bool:
 
 def serving_dtype(serve: ServeSettings, folder: Path) -> torch.dtype:
     """Return the type of number that a server with these settings computes the model in a folder in."""
-    dtype = _dtype(serve.dtype, choose_device(serve.device))
+    dtype = number_type(serve.dtype, choose_device(serve.device))
     if dtype == "auto":
         dtype = AutoConfig.from_pretrained(str(folder)).dtype or torch.float32
     return cast(torch.dtype, dtype)
 
 
-def _dtype(dtype: str, device: torch.device) -> Any:
+def number_type(dtype: str, device: torch.device) -> Any:
+    """Return the torch.dtype by name; for auto float32 on the CPU, elsewhere ``auto``: the files' own."""
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
     return getattr(torch, dtype)

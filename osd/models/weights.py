@@ -19,12 +19,14 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from storage.errors import ModelNotLoaded
@@ -65,8 +67,12 @@ def read_weights(name: str | Path, dtype: Any, device_map: Any = None) -> PreTra
 
 
 def auto_class(config: PreTrainedConfig) -> Any:
-    """Return transformers' class that makes the language model of a configuration."""
-    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    """Return transformers' class that makes the language model of a configuration, if need be with the eyes that it
+    has."""
+    if config.is_encoder_decoder:
+        return AutoModelForSeq2SeqLM
+    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+    return AutoModelForImageTextToText if sees else AutoModelForCausalLM
 
 
 def first_line(error: Exception) -> str:

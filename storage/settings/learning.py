@@ -67,10 +67,13 @@ class LearnSettings(Section):
     """Its rank in the output layer, and in the embeddings that are tied to it; 0 leaves them alone."""
     lora_ratio: float = Field(default=8.0, gt=0)
     """Step size of an adapter's factors B as a multiple of that of its A (LoRA+)."""
-    teacher: Literal["recorded", "recompute"] = "recorded"
+    teacher: Literal["recorded", "recompute", "engine"] = "recorded"
     """What a draft learns from. recorded: what serving kept of the target (a draft that reads hidden states needs
     serve.record_hidden_states for it). recompute: serve.target reads the recorded texts again, and gives its hidden
-    states and whole distributions."""
+    states and whole distributions. engine: a vLLM at learn.teacher_url does, of serve.target only embeddings, final
+    norm and output layer are loaded."""
+    teacher_url: str | None = None
+    """The vLLM of learn.teacher = "engine"; `osd engines teacher` says how it is started."""
     teacher_cache_mb: int = Field(default=1024, ge=0)
     """Memory for hidden states that were recomputed, for further epochs, the gate and later runs; 0: none."""
     steps: int = Field(default=3, ge=1, le=16)

@@ -64,7 +64,7 @@ class FakeEngine:
         )
         self.vllm_config = Namespace(
             speculative_config=self._speculation,
-            model_config=Namespace(logprobs_mode="raw_logprobs"),
+            model_config=Namespace(logprobs_mode="raw_logprobs", hf_config=self.target.config),
             observability_config=Namespace(per_request_spec_decode_metrics="detailed"),
             scheduler_config=Namespace(max_num_seqs=16),
         )

@@ -36,7 +36,8 @@ def plain_features(target: FeatureTarget, tokens: Sequence[int], layers: Sequenc
     hidden states stands what the last layer leaves to the norm."""
     module: Any = target.module
     last: list[Any] = []
-    layers_of = next(each for each in module.modules() if isinstance(each, torch.nn.ModuleList))
+    stacks = [each for each in module.modules() if isinstance(each, torch.nn.ModuleList)]
+    layers_of = next(each for each in stacks if len(each) == target.layers)  # not those of eyes
     hook = layers_of[-1].register_forward_hook(lambda _layer, _given, left: last.append(left))
     with torch.no_grad():
         said: Any = module(torch.tensor([list(tokens)]), output_hidden_states=True, use_cache=False)

@@ -112,7 +112,8 @@ def gather(store: Store, run: TrainingRun, learn: LearnSettings, readable: Reada
     read = [store.samples.read(ids) for ids in (run.request_ids, replayed)]
     new, old = (_sound(store, some) for some in read)
     claimed_now, before = readable.among(new), readable.among(old)
-    if not claimed_now and readable.lessons is not None and usable(new, readable.vocab_size, readable.positions):
+    keeps = readable.lessons is not None and isinstance(readable.lessons.teacher, RecordedTeacher)
+    if not claimed_now and keeps and usable(new, readable.vocab_size, readable.positions):
         raise FeaturesNotKept(reason=f"Of {len(new)} requests that wait none has them at every position.")
     unusable = sum(map(len, read)) - len(claimed_now) - len(before)
     return TrainingData(claimed_now, before, inherited, unusable)

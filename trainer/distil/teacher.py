@@ -1,6 +1,7 @@
 """Teachers: where a draft's lessons come from, if not from the recorded distributions alone.
 
     RecomputeTeacher   the target reads the recorded texts again: its hidden states, and its whole distributions
+    EngineTeacher      a vLLM reads them (:mod:`trainer.distil.engine_teacher`)
     RecordedTeacher    hidden states that serving kept beside the distributions (``serve.record_hidden_states``)
 
 A feature draft needs one of them; any other draft may learn from the first. Column t of a text is the token at t; the
@@ -14,17 +15,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from osd.attached.vllm.plugin.osd_vllm.weights import placeholders
+from osd.models.features.ends import load_ends
 from osd.models.features.files import load_feature_draft
-from osd.models.features.target import FeatureTarget
-from osd.models.hf_forward import hidden_states_noted, layer_stack
-from osd.models.pair import load_model
+from osd.models.features.target import FeatureTarget, read_states
+from osd.models.hf_forward import layer_stack
+from osd.models.model_digest import model_digest
+from osd.models.pair import load_reader, number_type
 from storage.errors import BadSetting, FeaturesNotKept
 from storage.records import DraftVersion, RequestSamples
 from storage.settings import LearnSettings, Settings
@@ -63,7 +66,7 @@ class Teacher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class Read:
     """What the target computed over a text of n tokens."""
 
     features: Tensor
@@ -84,11 +87,12 @@ class RecomputeTeacher:
         :meth:`osd.models.features.base.FeatureDraft.feature_layers`; none for other drafts."""
         self.shared, self.layers = shared, tuple(layers)
         self._limit, self._bytes = cache_mb * MB, 0
-        self._read: OrderedDict[str, _Read] = OrderedDict()
+        self._read: OrderedDict[str, Read] = OrderedDict()
+        self._placeholders = placeholders(shared.module.config.to_dict())
 
     def can_read(self, samples: RequestSamples) -> bool:
-        """See :meth:`Teacher.can_read`."""
-        return True
+        """See :meth:`Teacher.can_read`: texts alone, for of images only their places were kept."""
+        return not np.isin(samples.tokens, self._placeholders).any()
 
     @torch.no_grad()
     def complete(self, batch: TrainingBatch, samples: Sequence[RequestSamples]) -> TrainingBatch:
@@ -103,7 +107,7 @@ class RecomputeTeacher:
         features = torch.stack([_padded(each.features[:width], width) for each in found]) if self.layers else None
         return replace(batch.to(rows.device), features=features, rows_logprobs=rows)
 
-    def _found(self, samples: Sequence[RequestSamples]) -> list[_Read]:
+    def _found(self, samples: Sequence[RequestSamples]) -> list[Read]:
         """Return what the target says of these texts, reading those that are not in memory."""
         known = {s.request_id: self._read[s.request_id] for s in samples if self._covers(s)}
         lacking = [s for s in samples if s.request_id not in known]
@@ -122,27 +126,20 @@ class RecomputeTeacher:
         read = self._read.get(samples.request_id)
         return read is not None and len(read.last) > samples.positions[-1] - samples.prompt_len
 
-    def _compute(self, samples: Sequence[RequestSamples]) -> list[_Read]:
+    def _compute(self, samples: Sequence[RequestSamples]) -> list[Read]:
         """Let the target read texts in one pass; its output layer computes nothing here."""
-        batch, end = collate(samples), self.shared.layers
-        module, kept = self.shared.module, dict[int, Tensor]()
-        output: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
+        module, batch = self.shared.module, collate(samples)
         batch = batch.to(next(module.parameters()).device)
-        with (
-            hidden_states_noted(module, sorted({*self.layers, end}), kept.__setitem__),
-            output.register_forward_pre_hook(lambda _, args: (args[0][:, :1], *args[1:])),
-        ):
-            module(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
-        last = kept[end]
-        wanted = [kept[number].to(last.device) for number in self.layers]
-        features = torch.cat(wanted, -1) if wanted else last[..., :0]
+        layers = (*self.layers, self.shared.layers)
+        *wanted, last = read_states(module, batch.input_ids, layers, attention_mask=batch.attention_mask)
+        features = torch.cat([each.to(last.device) for each in wanted], -1) if wanted else last[..., :0]
         lengths = map(context_length, samples)
         return [
-            _Read(features[row, :length].clone(), last[row, s.prompt_len - 1 : length].clone())
+            Read(features[row, :length].clone(), last[row, s.prompt_len - 1 : length].clone())
             for row, (s, length) in enumerate(zip(samples, lengths, strict=True))
         ]
 
-    def _keep(self, request_id: str, read: _Read) -> None:
+    def _keep(self, request_id: str, read: Read) -> None:
         """Keep what was read, and let what was used longest ago go where memory is short."""
         old = self._read.pop(request_id, None)
         self._bytes += read.bytes - (old.bytes if old else 0)
@@ -225,19 +222,20 @@ class Teachers:
         if kind is not None:
             layers = load_feature_draft(store.versions.folder(version), shared).feature_layers(shared.module)
         if layers not in self._teachers:
-            recompute = partial(RecomputeTeacher, cache_mb=learn.teacher_cache_mb)
-            make = RecordedTeacher if learn.teacher == "recorded" else recompute
-            self._teachers[layers] = make(shared, layers)
+            self._teachers[layers] = _teacher(settings, shared, layers)
         return Lessons(self._teachers[layers], learn.steps)
 
     def _loaded(self, settings: Settings, digest: str | None, device: torch.device) -> FeatureTarget:
         """Return the target that the settings name."""
         learn, serve = settings.learn, settings.serve
-        named = serve.target, serve.dtype, serve.device_map, str(device), learn.teacher, learn.teacher_cache_mb
+        named = (
+            serve.target, serve.dtype, serve.device_map, str(device), learn.teacher, learn.teacher_cache_mb,
+            learn.teacher_url,
+        )  # fmt: skip
         if self._shared is None or self._named != named:
             self._teachers.clear()
             self._shared = None  # not two of them in memory
-            self._shared, self._named = load_target(settings, device, hollow=learn.teacher == "recorded"), named
+            self._shared, self._named = load_target(settings, device), named
         if digest is not None and self._shared.digest not in (None, digest):
             ours = str(self._shared.digest)[:SHORT]
             reason = f"the draft is about the target {digest[:SHORT]}, and {serve.target} is {ours}"
@@ -258,17 +256,33 @@ def learning_of(learn: LearnSettings, version: DraftVersion) -> LearnSettings:
     return learn
 
 
-def load_target(settings: Settings, device: torch.device, *, hollow: bool) -> FeatureTarget:
-    """Load the target; with ``hollow`` its layers are let go at once, and its embeddings and output layer stay. Raises
-    BadSetting, ModelNotLoaded."""
-    name = settings.serve.target
+def _teacher(settings: Settings, shared: FeatureTarget, layers: tuple[int, ...]) -> Teacher:
+    """Make the teacher that the settings name. Raises BadSetting."""
+    learn = settings.learn
+    if learn.teacher == "recorded":
+        return RecordedTeacher(shared, layers)
+    if learn.teacher == "recompute":
+        return RecomputeTeacher(shared, layers, learn.teacher_cache_mb)
+    from osd.attached.vllm.states import connect_states
+    from trainer.distil.engine_teacher import EngineTeacher  # which is made of what stands here
+
+    return EngineTeacher(shared, layers, learn.teacher_cache_mb, connect_states(settings))
+
+
+def load_target(settings: Settings, device: torch.device) -> FeatureTarget:
+    """Load the target, as far as ``learn.teacher`` computes with it: its layers only for recompute. Raises BadSetting,
+    ModelNotLoaded."""
+    name, hollow = settings.serve.target, settings.learn.teacher == "recorded"
     if name is None:
         reason = "learn.teacher = recompute, and drafts that read hidden states, need the target: name its folder"
         raise BadSetting(source="settings", key="serve.target", reason=reason)
-    model = load_model(name, device, settings.serve.dtype, None if hollow else settings.serve.device_map)
-    shared = FeatureTarget(model.module, name, model.digest)
+    if settings.learn.teacher == "engine":
+        dtype = number_type(settings.serve.dtype, device)
+        return FeatureTarget(load_ends(name, device, None if dtype == "auto" else dtype), name, model_digest(name))
+    module = load_reader(name, device, settings.serve.dtype, None if hollow else settings.serve.device_map)
+    shared = FeatureTarget(module, name, model_digest(name))
     if hollow:
-        stack = layer_stack(model.module)
+        stack = layer_stack(module)
         for number in range(len(stack)):
             stack[number] = nn.Identity()
     return shared

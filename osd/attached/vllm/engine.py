@@ -169,6 +169,6 @@ def _facts(found: Mapping[str, Any]) -> EngineFacts:
         found["engine"], "vllm", found["vllm"], target["name"], digest_of(target["files"]), speculation["method"],
         speculation["draft"], speculation["num_speculative_tokens"], speculation["draft_sample_method"] == "greedy",
         found["top_k"], found["max_num_seqs"], live, tuple(_ranks(found["workers"])), found["harvest"],
-        found["plugin"], digest_of(target["files"]), target.get("first_state"),
+        found["plugin"], digest_of(target["files"]), target.get("first_state"), tuple(target.get("placeholders", ())),
     )  # fmt: skip
     return replace(facts, digest=facts.target_of(target.get("state")))

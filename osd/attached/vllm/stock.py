@@ -23,10 +23,10 @@ import torch
 
 from osd.attached.base import PROXIED, EngineFacts, EngineUnreachable, EngineUnsuited, RankVersion
 from osd.attached.vllm.engine import COMPLETIONS, DRAFT_MODEL, VllmEngine, trial_prompt
-from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
-from osd.models.model_digest import model_digest
+from osd.attached.vllm.plugin.osd_vllm.weights import placeholders, weights_digest
+from osd.models.model_digest import local_folder, model_digest
 from osd.models.weights import read_weights
-from storage.versions.feature_kinds import feature_kind
+from storage.versions.feature_kinds import feature_kind, read_config
 
 ANSWERS, OUTPUT = 6, 32
 """Answers that tell which draft serves, and tokens of each."""
@@ -85,8 +85,9 @@ class StockVllm(VllmEngine):
         draft = str(self._draft)
         method = feature_kind(Path(draft)) or DRAFT_MODEL
         return EngineFacts(
-            self.name, PROXIED, version, target, digest, method, draft, gamma, True, TOP_K, None, False, (rank,), {}
-        )
+            self.name, PROXIED, version, target, digest, method, draft, gamma, True, TOP_K, None, False, (rank,), {},
+            placeholders=tuple(placeholders(read_config(local_folder(target) or Path(target)))),
+        )  # fmt: skip
 
     def served(self) -> Sequence[RankVersion]:
         """Return what it drafts with. After a restart that was not ours, what it accepts tells; without counts it is

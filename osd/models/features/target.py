@@ -103,6 +103,19 @@ class FeatureTarget:
         return int(self.head.weight.shape[0])
 
 
+def read_states(module: PreTrainedModel, tokens: Tensor, layers: Sequence[int], **inputs: Any) -> list[Tensor]:
+    """Run the target over tokens (B, T) without a cache; return its hidden states ``layers``, (B, T, H) each. Its
+    output layer computes next to nothing. ``inputs``: what else the module takes, an attention mask perhaps."""
+    kept: dict[int, Tensor] = {}
+    output: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
+    with (
+        hidden_states_noted(module, sorted(set(layers)), kept.__setitem__),
+        output.register_forward_pre_hook(lambda _, args: (args[0][:, :1], *args[1:])),
+    ):
+        module(input_ids=tokens, use_cache=False, **inputs)
+    return [kept[number] for number in layers]
+
+
 def read_features(
     module: PreTrainedModel, tokens: Tensor, layers: Sequence[int], **inputs: Any
 ) -> tuple[Tensor, Tensor]:

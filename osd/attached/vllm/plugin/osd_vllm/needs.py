@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIVE_GAMMA, REST, PUBLISH, HARVEST = "live draft lengths", "a draft that rests", "publishing", "harvesting"
+STATES = "hidden states"
 
 
 class Need(NamedTuple):
@@ -26,6 +27,8 @@ class Need(NamedTuple):
 
 SCHEDULER, RUNNER = "v1/core/sched/scheduler.py", "v1/worker/gpu_model_runner.py"
 RELOAD, PROTOCOLS = "model_executor/model_loader/reload/layerwise.py", "entrypoints/openai"
+CONNECTOR = "distributed/kv_transfer/kv_connector/v1/example_hidden_states_connector.py"
+HANDED = ("_lock_fds", "_req_copy_events", "_req_futures", "_executor", "_kv_cache", "_block_size", "_is_tp_rank_zero")
 STEP = ("scheduled_spec_decode_tokens", "num_scheduled_tokens", "num_spec_tokens_to_schedule", "finished_req_ids")
 ASKED = ("request_id", "cache_salt", "block_hashes", "update_block_hashes", "resumable")
 NEEDS: dict[str, tuple[Need, ...]] = {
@@ -61,6 +64,13 @@ NEEDS: dict[str, tuple[Need, ...]] = {
             Need(f"{PROTOCOLS}/{kind}/protocol.py", request, ("return_token_ids", "cache_salt"))
             for kind, request in (("completion", "CompletionRequest"), ("chat_completion", "ChatCompletionRequest"))
         ),
+    ),
+    STATES: (
+        Need(CONNECTOR, "PendingSave", ("req_id", "filename", "token_ids", "block_ids")),
+        Need(CONNECTOR, "ExampleHiddenStatesConnector", (*HANDED, "_kv_transfer_config", "_vllm_config")),
+        Need(CONNECTOR, "ExampleHiddenStatesConnector._submit_async_write", ("pending",)),
+        Need(CONNECTOR, "ExampleHiddenStatesConnector._on_write_done", ("req_id", "future")),
+        Need(CONNECTOR, "extract_from_kv_cache", ("kv_cache", "slot_mapping", "num_tokens")),
     ),
 }  # fmt: skip
 

@@ -26,7 +26,7 @@ from . import __version__
 from .needs import HARVEST, LIVE_GAMMA, lacking
 from .options import absolute, draft_file, gain_file, options, write_whole
 from .sender import sender
-from .weights import target_digests
+from .weights import placeholders, target_digests
 
 Facts = dict[str, Any]
 LOOK, SHARE = 0.5, 0.002
@@ -199,7 +199,8 @@ async def info(http: Request) -> Facts:
     return {
         "engine": sender().engine, "plugin": __version__, "vllm": _vllm_version(), "process": os.getpid(),
         "target": {"name": absolute(args.model), "revision": args.revision, "files": await state.osd_target,
-                   "state": sender().target, "first_state": sender().first_target},
+                   "state": sender().target, "first_state": sender().first_target,
+                   "placeholders": placeholders(config.model_config.hf_config.to_dict())},
         "speculation": None if speculative is None else {
             "method": _method(speculative), "draft": draft and absolute(draft),
             "num_speculative_tokens": speculative.num_speculative_tokens,

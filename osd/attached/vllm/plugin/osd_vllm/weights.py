@@ -249,6 +249,12 @@ def target_digests(name: str, revision: str | None) -> dict[str, str]:
     return {path.name: _file_digest(path) for path in sorted(paths)}
 
 
+def placeholders(said: Mapping[str, Any]) -> list[int]:
+    """Return the ids that stand in texts for images, videos and sound, by a model's configuration."""
+    kinds = [f"{kind}_token_{number}" for kind in ("image", "video", "audio") for number in ("id", "index")]
+    return sorted({said[kind] for kind in kinds if isinstance(said.get(kind), int)})
+
+
 def _file_digest(path: Path) -> str:
     digest = hashlib.sha256()
     for piece in _pieces(path):
