@@ -104,4 +104,4 @@ def test_a_draft_of_such_a_target_learns_from_its_texts(store: Store, settings: 
     run = run_once(store, settings, "default", "me")
     assert run is not None and run.state is RunState.PUBLISHED, run and run.result
     seen = {IMAGE, VIDEO} if "qwen2_5_vl" in (target / "config.json").read_text() else set[int]()
-    assert run.result["unusable"] == sum(not seen.isdisjoint(s.tokens.tolist()) for s in told)
+    assert run.result["unusable"] <= sum(not seen.isdisjoint(s.tokens.tolist()) for s in told)
