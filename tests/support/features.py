@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from osd.models.features.decoder import feature_model, feature_target
 from osd.models.features.new import new_feature_draft
@@ -81,3 +84,16 @@ def random_at_once(kind: str, target: Any, token_map: list[int] | None = None, *
         drawn = torch.randn(weight.shape, generator=generator)
         weight.data = 1 + 0.3 * drawn if weight.dim() == 1 else 1.5 * drawn / weight.shape[-1] ** 0.5
     return draft.eval().requires_grad_(False)
+
+
+def with_qwen3_layers(folder: Path) -> None:
+    """Make the layers of a folder's EAGLE-3 or P-EAGLE draft ones of Qwen3's kind, with random norms, in place."""
+    facts, path = json.loads((folder / "config.json").read_text()), folder / "model.safetensors"
+    tensors, generator = load_file(path), torch.Generator().manual_seed(6)
+    for name in sorted(name for name in tensors if name.endswith("q_proj.weight")):
+        for norm in ("q_norm", "k_norm"):
+            drawn = torch.randn(facts["head_dim"], generator=generator)
+            tensors[name.replace("q_proj", norm)] = 1 + 0.3 * drawn
+    save_file(tensors, path)
+    facts |= {"model_type": "qwen3", "architectures": ["Eagle3Qwen3ForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(facts))

@@ -24,9 +24,13 @@ from transformers.models.llama.modeling_llama import (
     apply_rotary_pos_emb,
     repeat_kv,
 )
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from osd.models.features.base import AHEAD, FeatureDraft, Unrolled, shifted
 from osd.models.features.target import Embed, OutputHead
+
+LAYERS: dict[str, Any] = {"llama": LlamaDecoderLayer, "qwen3": Qwen3DecoderLayer}
+"""What a draft's layers may be, by ``model_type``; Qwen3's norm each head's query and key."""
 
 
 class EagleDraft(FeatureDraft):
@@ -37,7 +41,7 @@ class EagleDraft(FeatureDraft):
     def __init__(self, config: LlamaConfig, token_map: Tensor | None = None) -> None:
         super().__init__(config, token_map)
         self.fc = nn.Linear(self._entry_size, config.hidden_size, bias=bool(getattr(config, "bias", False)))
-        further = [LlamaDecoderLayer(config, i) for i in range(1, self._size)]
+        further = [LAYERS[config.model_type](config, i) for i in range(1, self._size)]
         self.layers = nn.ModuleList([self._layer(config), *further])
         types = getattr(config, "layer_types", None) or ["full_attention"] * len(self.layers)
         for layer, each in zip(self.layers, types, strict=True):
@@ -106,6 +110,10 @@ class EagleDraft(FeatureDraft):
         return found
 
 
+def _as_it_is(heads: Tensor) -> Tensor:
+    return heads
+
+
 def _narrow(attention: Any, window: int | None) -> None:
     """Let a layer see so many positions, None for all."""
     attention.sliding_window = window
@@ -154,12 +162,13 @@ class Eagle3Draft(EagleDraft):
         return len(self.read_layers) * int(getattr(self.config, "target_hidden_size", None) or self.hidden_size)
 
     def _layer(self, config: LlamaConfig) -> nn.Module:
-        layer, attention = LlamaDecoderLayer(config, 0), config.attention_bias
+        layer, attention = LAYERS[config.model_type](config, 0), config.attention_bias
         layer.hidden_norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         for name in ("q_proj", "k_proj", "v_proj"):
             size = getattr(layer.self_attn, name).weight.shape[0]
             setattr(layer.self_attn, name, nn.Linear(2 * config.hidden_size, size, bias=attention))
-        return layer
+        made: nn.Module = layer
+        return made
 
     def begin(self, features: Tensor) -> Tensor:
         """Mix the target's hidden states (…, F) into a first feature (…, H)."""
@@ -211,9 +220,10 @@ class UnrolledAttention:
         (rows, width, _), parts = entered.shape, self._parts
         begin = step + (first if step else 0)
         asked = entered if step else entered[:, first:]
+        normed = ("q_norm", parts.q_proj, asked), ("k_norm", parts.k_proj, entered), ("", parts.v_proj, entered)
         query, key, value = (
-            product(read).view(rows, read.shape[1], -1, parts.head_dim).transpose(1, 2)
-            for product, read in ((parts.q_proj, asked), (parts.k_proj, entered), (parts.v_proj, entered))
+            getattr(parts, norm, _as_it_is)(product(read).view(rows, read.shape[1], -1, parts.head_dim)).transpose(1, 2)
+            for norm, product, read in normed
         )
         positions = torch.arange(begin, begin + width, device=entered.device).unsqueeze(0)
         cos, sin = self._rotary(entered, positions)

@@ -143,6 +143,8 @@ def _facts(draft: FeatureDraft) -> dict[str, Any]:
         facts["ptd_token_id"] = facts.pop("mask_token_id")
     if isinstance(draft, Eagle3Draft):
         facts["num_aux_hidden_states"] = len(draft.read_layers)
+        if draft.config.model_type == "qwen3":
+            facts["architectures"] = ["Eagle3Qwen3ForCausalLM"]
     elif isinstance(draft, EagleDraft):
         facts |= mtp.FACTS if draft.kind == "mtp" else {}
         facts.pop(VOCABULARY, None)
@@ -271,8 +273,12 @@ def _require_said(folder: Path, facts: Mapping[str, Any], names: Collection[str]
 def _layers(kind: str, facts: dict[str, Any], token_map: Tensor | None, given: Collection[str]) -> FeatureDraft:
     """Make a draft of decoder layers. ``given``: names of its tensors. Raises ValueError for what cannot be
     computed."""
+    of_qwen = kind == "dflash" or facts.get("model_type") == "qwen3"
+    said = {name: value for name, value in facts.items() if name != "model_type"}
     slides = {"use_sliding_window": "sliding_window" in facts}
-    config: Any = Qwen3Config(**facts | slides) if kind == "dflash" else LlamaConfig(**facts)
+    config: Any = Qwen3Config(**said | slides) if of_qwen else LlamaConfig(**said)
+    if of_qwen and facts.get("mlp_bias"):
+        raise ValueError("a layer of Qwen3's kind has no mlp_bias")
     heads, head_dim = config.num_key_value_heads or 0, config.head_dim or 0
     if not heads or config.num_attention_heads % heads or head_dim % 2:
         raise ValueError("num_attention_heads is no multiple of num_key_value_heads, or head_dim is odd")

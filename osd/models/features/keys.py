@@ -121,6 +121,7 @@ EAGLE = LAYER | {
     "use_last_layernorm": refused("a norm before the output layer", False),
 }
 EAGLE3 = LAYER | {
+    "model_type": Key("computed", only("llama", "qwen3"), "a layer of another architecture"),
     **dict.fromkeys(("norm_before_residual", "fc_norm", "norm_before_fc", "norm_output"), FLAG),
     "eagle_aux_hidden_state_layer_ids": IDS,
     "num_aux_hidden_states": SIZE,

@@ -52,7 +52,8 @@ def plain_facts(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
         if inside[name] != top.get(name):
             at_top = f"{brief(top.get(name))} at the top, where it is read"
             raise disagree(folder, f"{name} is {brief(inside[name])} in {LAYER}", at_top)
-    unsaid: Any = Qwen3Config() if kind == DFLASH else LlamaConfig()  # the library leaves out what is as usual
+    of_qwen = kind == DFLASH or inside.get("model_type") == "qwen3"
+    unsaid: Any = Qwen3Config() if of_qwen else LlamaConfig()  # the library leaves out what is as usual
     usual = {"hidden_size": unsaid.hidden_size, "vocab_size": unsaid.vocab_size}
     return usual | inside | (_block_facts(top) if kind == DFLASH else top)
 

@@ -1,6 +1,7 @@
 """Run by vLLM's own Python, in a process of its own: answers texts with a draft, and keeps the logits of each drafted
 token. Arguments: the target's folder, a file of prompts (JSON), the file that is written (safetensors), and what
-`--speculative-config` would say (JSON)."""
+`--speculative-config` would say (JSON): null for a folder of the speculators library in place of the target's, which
+says it itself."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ def main(target: str, prompts: str, written: str, speculation: str) -> None:
     from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
     from vllm.model_executor.models.mimo_mtp import MiMoMTP
     from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM
+    from vllm.model_executor.models.qwen3_eagle3 import Eagle3Qwen3ForCausalLM
 
     engine = LLM(
         target, dtype="float32", enforce_eager=True, max_model_len=256, seed=0, enable_prefix_caching=False,
@@ -36,7 +38,7 @@ def main(target: str, prompts: str, written: str, speculation: str) -> None:
 
         module.compute_logits = noted
 
-    for module in (Eagle3LlamaForCausalLM, DFlashQwen3ForCausalLM, MiMoMTP):
+    for module in (Eagle3LlamaForCausalLM, Eagle3Qwen3ForCausalLM, DFlashQwen3ForCausalLM, MiMoMTP):
         note(module)
     found: dict[str, torch.Tensor] = {}
     for number, prompt in enumerate(json.loads(Path(prompts).read_text())):

@@ -18,7 +18,7 @@ from benchmarks.vllm.server import cpu_variables
 from osd.demo import TARGET
 from osd.demo.runner.process import environment
 from osd.models.features.decoder import FeatureModel, feature_target, load_feature_model
-from osd.models.features.files import save_feature_draft
+from osd.models.features.files import load_feature_draft, save_feature_draft
 from osd.models.features.new import first_vocabulary
 from osd.models.features.speculators import rewrite_for_speculators
 from osd.models.features.target import FeatureTarget, read_features
@@ -26,7 +26,7 @@ from osd.models.model import Model
 from osd.models.pair import load_model
 from tests.integration.vllm.chains_of_vllm import GAMMA
 from tests.integration.vllm.conftest import PYTHON, Tokens, some_prompts
-from tests.support.features import random_at_once
+from tests.support.features import random_at_once, with_qwen3_layers
 from tests.support.plain_eagle3 import VARIANTS, random_eagle3
 
 pytestmark = pytest.mark.vllm
@@ -45,6 +45,21 @@ def test_chains_of_four_are_vllms(variant: str, vocabulary: int | None, speculat
     if speculators:
         rewrite_for_speculators(folder, target, GAMMA)
     held_against_vllm(folder, model, tmp_path, {"method": "eagle3", "num_speculative_tokens": GAMMA})
+
+
+@pytest.mark.parametrize("speculators", [False, True])
+@pytest.mark.parametrize("kind", ["eagle3", "peagle"])
+def test_layers_of_qwen3s_kind_are_vllms(kind: str, speculators: bool, tmp_path: Path) -> None:
+    model = load_model(str(TARGET), torch.device("cpu"), "float32")
+    folder, target = tmp_path / "draft", FeatureTarget(model.module, str(TARGET))
+    draft = random_eagle3(target, "norm_output") if kind == "eagle3" else random_at_once(kind, target)
+    save_feature_draft(draft, folder, target, whole=True)
+    with_qwen3_layers(folder)
+    if speculators:
+        save_feature_draft(load_feature_draft(folder, target), folder, target, whole=True)
+        rewrite_for_speculators(folder, target, GAMMA)
+    method = {"method": "eagle3"} | ({"parallel_drafting": True} if kind == "peagle" else {})
+    held_against_vllm(folder, model, tmp_path, method | {"num_speculative_tokens": GAMMA})
 
 
 AT_ONCE = [
@@ -101,7 +116,7 @@ def require_same(
 
 
 def vllm_chains(
-    target: Path, prompts: Sequence[Tokens], folder: Path, speculation: Mapping[str, Any]
+    target: Path, prompts: Sequence[Tokens], folder: Path, speculation: Mapping[str, Any] | None
 ) -> dict[str, Tensor]:
     """Return what vLLM answers, and the logits of what it drafts."""
     (folder / "prompts.json").write_text(json.dumps(prompts))

@@ -16,6 +16,7 @@ from osd.attached.vllm.plugin.osd_vllm.weights import Refused, check, shapes, we
 from osd.engine.session import serving
 from osd.hotswap.export import export
 from osd.hotswap.new_draft import new_feature_version
+from osd.models.features.decoder import feature_model
 from osd.models.features.files import load_feature_draft, save_feature_draft
 from osd.models.features.speculators import OUTSIDE, rewrite_for_speculators
 from osd.models.features.target import FeatureTarget, read_features
@@ -25,8 +26,8 @@ from storage.records import Request
 from storage.settings import load_settings
 from storage.store import open_store
 from storage.versions.feature_kinds import feature_kind
-from tests.support.features import random_at_once
-from tests.support.models import random_module, some
+from tests.support.features import random_at_once, with_qwen3_layers
+from tests.support.models import model_of, random_module, some
 from tests.support.plain_eagle3 import random_eagle3
 
 LIST = [1, 4, 9, 16, 25]
@@ -90,7 +91,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"norm_before_residual": None}, "does not say norm_before_residual"),
     ({"transformer_layer_config": {"norm_output": False}}, "norm_output is false in .*, and it is true at the top"),
     ({"transformer_layer_config": {"fc_norm": False}}, "fc_norm is false in .*, and it is true at the top"),
-    ({"transformer_layer_config": {"model_type": "qwen3"}}, "model_type = 'qwen3'"),
+    ({"transformer_layer_config": {"model_type": "gemma3"}}, "model_type = 'gemma3'"),
     ({"hidden_size": 7}, "hidden_size is 32 in transformer_layer_config, and it is 7 at the top"),
     ({"invented": 1}, "invented = 1"),
 ]
@@ -151,6 +152,61 @@ def test_drafts_that_draft_at_once_are_written_and_read(
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(Exception, match="width 4096, and the target's have 32"):
         load_feature_draft(tmp_path, target)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "peagle"])
+@torch.no_grad()
+def test_layers_of_qwen3s_kind_are_read_served_and_written(kind: str, target: FeatureTarget, tmp_path: Path) -> None:
+    """Which the library's trainer gives P-EAGLE where nothing is said."""
+    draft = random_eagle3(target, "norm_output", LIST) if kind == "eagle3" else random_at_once(kind, target, LIST)
+    save_feature_draft(draft, tmp_path, target, whole=True)
+    with_qwen3_layers(tmp_path)
+    ours, tokens = load_feature_draft(tmp_path, target), some(2, 9, 5)
+    assert not same(ours, draft, target)
+    features, _ = read_features(target.module, tokens, ours.feature_layers(target.module))
+    steps = ours.unroll(features, tokens, target.embed, target.head, 3)
+    decoder = feature_model("draft", ours, model_of(target.module)).decoder(2, 64)
+    hidden = decoder.read([0, 0], features[:, :5], tokens[:, 1:6], [5, 5], ahead=3)
+    for step, each in enumerate(steps):
+        assert torch.allclose(decoder.logits(hidden, step), ours.whole(each.logits[:, 4]), atol=1e-4)
+        hidden = decoder.go_on([5 + step] * 2, hidden, tokens[:, 6 + step])
+    save_feature_draft(ours, tmp_path, target, whole=True)
+    assert feature_kind(tmp_path) == kind and same(load_feature_draft(tmp_path, target), ours, target)
+    rewrite_for_speculators(tmp_path, target, 5)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["transformer_layer_config"]["model_type"] == "qwen3"
+    assert same(load_feature_draft(tmp_path, target), ours, target)
+    config["transformer_layer_config"]["mlp_bias"] = True
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(Exception, match="no mlp_bias"):
+        load_feature_draft(tmp_path, target)
+
+
+IN_VLLM: list[tuple[str, dict[str, Any]]] = [
+    ("peagle", {"architectures": ["PeagleLlamaForCausalLM"], "pard_token": 96}),
+    ("dflash", {
+        "architectures": ["DFlashDraftModel"], "eagle_aux_hidden_state_layer_ids": [1],
+        "dflash_config": {
+            "mask_token_id": 96, "target_layer_ids": [0], "sample_from_anchor": False, "causal": False,
+        },
+    }),
+]  # fmt: skip
+"""What vLLM 0.32 makes of the fields that stand beside the layer's table."""
+
+
+@pytest.mark.parametrize(("kind", "facts"), IN_VLLM)
+def test_versions_go_to_the_vllm_that_was_started_with_a_folder_of_the_library(
+    kind: str, facts: dict[str, Any], target: FeatureTarget, tmp_path: Path
+) -> None:
+    draft = random_at_once(kind, target, LIST)
+    for folder in (tmp_path / "theirs", tmp_path / "ours"):
+        save_feature_draft(draft, folder, target, whole=True)
+    rewrite_for_speculators(tmp_path / "theirs", target, 5)
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    told = {name: config[name] for name in ("draft_vocab_size", "norm_before_residual") if name in config}
+    loaded = SimpleNamespace(**config["transformer_layer_config"], **told, **facts)
+    sent = tmp_path / "ours", weights_digest(tmp_path / "ours"), loaded, shapes(tmp_path / "theirs"), {}
+    assert check(*sent)
 
 
 def test_embeddings_of_its_own_are_kept_and_learn(target: FeatureTarget, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def _plain(field: str, value: Any) -> Any:
         return {name: each for name, each in value.items() if each not in (None, False) and name != "block_size"}
     if field == "rope_parameters" and isinstance(value, dict):
         return {name: each for name, each in value.items() if (name, each) != ("partial_rotary_factor", 1)}
-    return [re.sub("Eagle3?", "", str(name)) for name in value or ()] if field == "architectures" else value
+    return [re.sub("P?[Ee]agle3?", "", str(name)) for name in value or ()] if field == "architectures" else value
 
 
 def _check_shapes(given: Shapes, known: Shapes) -> None:
