@@ -63,7 +63,7 @@ release-check: $(VENV)/.ready-dev
 	@$(PYTHON) -m venv .venv-speculators
 	@.venv-speculators/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@.venv-speculators/bin/python -m pip install --quiet --disable-pip-version-check --no-deps speculators==0.9.0 hs-connectors==0.9.0
-	@.venv-speculators/bin/python -m pip install --quiet --disable-pip-version-check 'transformers<=5.19.0' 'datasets<=5.1.0' openai pydantic-settings loguru rich psutil
+	@.venv-speculators/bin/python -m pip install --quiet --disable-pip-version-check 'transformers<=5.19.0' 'datasets<=5.1.0' openai httpx aiohttp pydantic-settings loguru rich psutil
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml constraints.txt

@@ -12,7 +12,7 @@ import torch
 import transformers as tf
 from safetensors.torch import load_file
 
-from benchmarks.vllm.server import PLUGIN, plugin_variables
+from benchmarks.vllm.server import PLUGIN, WORKER, plugin_variables
 from benchmarks.vllm.server import vllm_server as server
 from osd.attached.vllm.engine import VllmEngine, trial_prompt
 from osd.attached.vllm.plugin.osd_vllm.weights import weights_digest
@@ -40,7 +40,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = json.loads((TARGET / "config.json").read_text())
     config = tf.Qwen2Config(
         vocab_size=words["vocab_size"], hidden_size=128, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=192, max_position_embeddings=512, tie_word_embeddings=True,
+        num_key_value_heads=2, intermediate_size=192, max_position_embeddings=1024, tie_word_embeddings=True,
         eos_token_id=words["eos_token_id"],
     )  # fmt: skip
     prepared(config).save_pretrained(root / "plain")
@@ -82,7 +82,7 @@ def test_a_running_vllm_takes_a_newer_head_and_nothing_of_the_target(
     before, newer = model_digest(str(checkpoint)), merged(checkpoint.parent / "plain", tmp_path, 9)
     variables = plugin_variables(tmp_path, TOKEN, "http://127.0.0.1:9") | {"PYTHONPATH": plugin, "OSD_VLLM_SPOOL": ""}
     speculation = ("--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": 4}))
-    with server(python, checkpoint, tmp_path / "log", (*speculation, *PLUGIN), variables) as url:
+    with server(python, checkpoint, tmp_path / "log", (*speculation, *PLUGIN, *WORKER), variables) as url:
         engine = VllmEngine(url, TOKEN)
         facts = engine.probe()
         assert (facts.method, facts.digest) == ("mtp", before)
