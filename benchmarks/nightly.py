@@ -101,12 +101,12 @@ def bench_nightly(plan: NightlyPlan, settings: Settings, watch: Watch) -> BenchR
         fine_tune(targets[-1], folder, learned[plan.answers * night :][: plan.answers], plan, plan.seed + night)
         targets.append(str(folder))
     days = [[asked for asked, _ in served[plan.requests * day :][: plan.requests]] for day in range(plan.nights + 1)]
-    first, rows = Arm(plan, settings, ARMS[0]), list[dict[str, Any]]()
+    first, rows = NightlyArm(plan, settings, ARMS[0]), list[dict[str, Any]]()
     found = first.day(0, targets[0], days[0])
     before = rate(found[-2 * plan.window :])
     rows.append({"arm": "all", "day": 0, **facts(found, plan, before)})
     shutil.copytree(first.data, plan.out / ARMS[1])
-    for arm in (first, Arm(plan, settings, ARMS[1]), Arm(plan, settings, ARMS[2], first.learned)):
+    for arm in (first, NightlyArm(plan, settings, ARMS[1]), NightlyArm(plan, settings, ARMS[2], first.learned)):
         for day in range(1, plan.nights + 1):
             found = arm.day(day, targets[day], days[day])
             rows.append({"arm": arm.name, "day": day, "began_with": arm.began, **facts(found, plan, before)})
@@ -133,7 +133,7 @@ def facts(found: Verdicts, plan: NightlyPlan, before: float) -> dict[str, Any]:
     return {"at_once": rate(found[: plan.interval]), "last": by_window[-1], "back_after": back, "windows": by_window}
 
 
-class Arm:
+class NightlyArm:
     """One way to go on, with a store of its own. ``frozen``: the draft that stays as it is."""
 
     def __init__(self, plan: NightlyPlan, settings: Settings, name: str, frozen: Path | None = None) -> None:

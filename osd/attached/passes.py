@@ -130,6 +130,6 @@ class PlainScorer(Scorer):
         shared = self._shared
         fed = torch.tensor([tokens[:-1]], device=shared.head.weight.device)
         states = read_states(shared.module, fed, [shared.layers])[0][0, begin - 1 :]
-        parts = [reduce_plain(shared.head(some), self._k) for some in states.split(CHUNK)]
+        parts = [reduce_plain(shared.head(some), self._k) for some in torch.split(states, CHUNK)]
         tops = TopKLogprobs(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
         return tops, states.half().cpu().numpy()

@@ -69,7 +69,9 @@ class DraftTraffic:
 def traffic(db: Database, draft: str, since: float) -> DraftTraffic:
     """Return the sums over what finished at ``since`` (Unix seconds) or later."""
     *counts, draft_ms, verify_ms = summed(db, SUMS, *_of(draft, since))
-    return DraftTraffic(*map(int, counts), (draft_ms + verify_ms) / 1000)
+    requests, rounds, drafted, accepted, rejections, emitted = map(int, counts)
+    seconds = (draft_ms + verify_ms) / 1000
+    return DraftTraffic(requests, rounds, drafted, accepted, rejections, emitted, seconds)
 
 
 def summed(db: Database, names: Sequence[str], *wanted: ColumnElement[bool]) -> Sequence[float]:

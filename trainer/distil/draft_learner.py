@@ -42,7 +42,7 @@ from trainer.distil.publish import kind_trained, stage, where_to_start
 from trainer.distil.resident import ResidentModels
 from trainer.distil.scores import score
 from trainer.distil.step import NothingToLearn
-from trainer.distil.teacher import learning_of
+from trainer.distil.teachers import learning_of
 from trainer.interval import claim_terms, head_terms
 from trainer.lease import Lease
 

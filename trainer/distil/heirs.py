@@ -14,7 +14,7 @@ from trainer.distil.checkpoints import load_current, positions_of, vocab_size
 from trainer.distil.data import Readable, read_sound
 from trainer.distil.gate import comparable
 from trainer.distil.scores import score
-from trainer.distil.teacher import Teachers
+from trainer.distil.teachers import Teachers
 
 
 def judge_waiting_heir(store: Store, settings: Settings, line: str, teachers: Teachers) -> DraftVersion | None:

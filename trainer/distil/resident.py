@@ -18,7 +18,7 @@ from torch import nn
 from osd.models.lora.merging import tie
 from storage.records import DraftVersion
 from trainer.distil.optimizer import Moments
-from trainer.distil.teacher import Teachers
+from trainer.distil.teachers import Teachers
 
 MB = 1 << 20
 Kept = tuple[str, nn.Module | None]

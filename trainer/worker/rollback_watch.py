@@ -26,7 +26,7 @@ from trainer.distil.checkpoints import load_current, positions_of, vocab_size
 from trainer.distil.data import Readable
 from trainer.distil.gate import Comparison, comparable, compare
 from trainer.distil.scores import score
-from trainer.distil.teacher import Teachers
+from trainer.distil.teachers import Teachers
 
 log = logging.getLogger("osd.trainer")
 

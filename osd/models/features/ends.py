@@ -48,7 +48,8 @@ def load_ends(name: str | Path, device: torch.device, dtype: torch.dtype | None)
         stack[number] = nn.Identity()
     for part in (embeddings, norm, output):
         require_finite(part, name)
-    return module.eval()
+    module.eval()  # type: ignore[no-untyped-call]
+    return module
 
 
 def final_norm(module: PreTrainedModel, name: str | Path = "target") -> nn.Module:

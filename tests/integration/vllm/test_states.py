@@ -25,7 +25,8 @@ from tests.integration.vllm.conftest import some_prompts
 from tests.trainer.models import answers
 from trainer.distil.collate import collate
 from trainer.distil.loop import run_once
-from trainer.distil.teacher import RecomputeTeacher, Teachers
+from trainer.distil.teacher import RecomputeTeacher
+from trainer.distil.teachers import Teachers
 
 pytestmark = pytest.mark.vllm
 LAYERS = (1, 4, 7)

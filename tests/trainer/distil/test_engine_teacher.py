@@ -32,7 +32,8 @@ from tests.trainer.feature_drafts import answered
 from trainer.distil.collate import collate
 from trainer.distil.engine_teacher import EngineTeacher
 from trainer.distil.loop import run_once
-from trainer.distil.teacher import RecomputeTeacher, Teachers
+from trainer.distil.teacher import RecomputeTeacher
+from trainer.distil.teachers import Teachers
 
 CPU = torch.device("cpu")
 ENDS = {**{kind: lambda kind=kind: random_module(kind) for kind in CONFIGS}, "sees": seeing, "recurrent": recurrent}

@@ -22,7 +22,7 @@ from trainer.distil.data import Readable, gather
 from trainer.distil.distil import distil
 from trainer.distil.heirs import judge_waiting_heir
 from trainer.distil.rank_files import pack, unpack
-from trainer.distil.teacher import Teachers
+from trainer.distil.teachers import Teachers
 
 A, B = "a" * 64, "b" * 64
 LINE = line_name("default", B)
