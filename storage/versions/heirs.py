@@ -22,6 +22,9 @@ from storage.store import Store
 from storage.versions import weights
 from storage.versions.forks import link_files
 
+NEAREST = 8
+"""Lines of ancestors that are looked at."""
+
 
 def begin_line(store: Store, draft: str, folder: Path, target: str | None) -> DraftVersion:
     """Enter a folder as number 0 of a draft's line for a target, as :meth:`VersionLedger.register_root` does; where an
@@ -60,10 +63,10 @@ def offer_heir(store: Store, line: str) -> DraftVersion | None:
 
 
 def _origin(store: Store, root: DraftVersion) -> DraftVersion | None:
-    """Return what can be inherited: the newer current version of the two nearest ancestors' lines that have learned. A
-    run that began before a target moved publishes about it later."""
+    """Return what can be inherited: the newest current version of the nearest ancestors' lines that have learned. Runs
+    that began before a target moved publish about it later, and an heir was entered when its target came."""
     ancestors = store.targets.ancestors(store.versions.target_of(root.draft))
-    found = list(islice(filter(None, (_learned(store, draft_of(root.draft), one) for one in ancestors)), 2))
+    found = list(islice(filter(None, (_learned(store, draft_of(root.draft), one) for one in ancestors)), NEAREST))
     if not found or root.kind != "full":
         return None
     origin = max(found, key=lambda one: one.created_at)

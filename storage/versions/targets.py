@@ -123,7 +123,7 @@ class TargetLedger(Repository):
         """Return the targets that a successor came after, and that did not serve again since."""
         served = {one.digest: one.served_at for one in self.served()}
         pairs = [(one.predecessor, one.served_at) for one in self.served() if one.predecessor]
-        return {old for old, since in pairs if served.get(old, since) < since}
+        return {old for old, since in pairs if served.get(old, since) <= since}
 
     def ancestors(self, digest: str | None) -> list[str]:
         """Return the targets that a target succeeds, the nearest first."""
