@@ -48,7 +48,7 @@ class StatesConnector(example.ExampleHiddenStatesConnector):  # type: ignore[mis
         """Write a file unless there is no room, and let whoever waits for it go on."""
         try:
             bound = self._kv_transfer_config.get_from_extra_config("bound_mb", BOUND_MB) << 20
-            waiting = sum(path.stat().st_size for path in Path(filename).parent.glob("*.safetensors"))
+            waiting = sum(map(_size, Path(filename).parent.glob("*.safetensors")))
             if waiting + tensors["hidden_states"].nbytes > bound:
                 log.warning("hidden states are not written: %d MB wait to be read already", waiting >> 20)
                 return
@@ -56,3 +56,11 @@ class StatesConnector(example.ExampleHiddenStatesConnector):  # type: ignore[mis
         finally:
             if lock is not None:
                 os.close(lock)
+
+
+def _size(path: Path) -> int:
+    """Return a file's bytes; none where whoever read it has deleted it meanwhile."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
