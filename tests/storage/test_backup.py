@@ -218,7 +218,7 @@ class Killed(BaseException):
     """What no handler takes for an error."""
 
 
-@pytest.mark.parametrize("error", [StoreError(reason="no space left"), Killed()])
+@pytest.mark.parametrize("error", [pytest.param(StoreError(reason="no space left"), marks=pytest.mark.long), Killed()])
 def test_wherever_a_restore_fails_it_leaves_nothing_and_can_be_done_again(
     filled: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:

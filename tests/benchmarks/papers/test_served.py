@@ -202,6 +202,7 @@ def test_categories_are_those_of_the_lines_or_the_data_sets(
     assert trees.by_category(papers_bench) == {"math": ["a"], "chat": ["b"]}
 
 
+@pytest.mark.long
 def test_memory_is_that_of_the_same_corpora(papers_bench: PapersBench) -> None:
     plan = plan_of("adaptix, Memory", texts=12)
     found = plan.run(papers_bench)

@@ -235,6 +235,7 @@ def test_train_becomes_a_turn_of_the_route_s_draft(osd, routed, monkeypatch):
     assert os.environ["OSD_LEARN__INTERVAL_REQUESTS"] == "1"
 
 
+@pytest.mark.long
 def test_train_is_refused_while_somebody_else_trains_and_says_so(osd_process, routed):
     """Somebody else trains the default draft, so that is what its turn says; nothing waits for the other one."""
     routed.store.samples.add([samples(number, routed.child) for number in range(10, 20)])

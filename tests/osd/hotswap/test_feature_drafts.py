@@ -27,6 +27,7 @@ from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.support.features import trained
 from tests.support.models import alone, noisy, prompts, random_module
+from tests.support.params import some_of
 from tests.support.settings import changed
 
 TRAINED = {"command": "test"}
@@ -64,7 +65,7 @@ def accepted(engine: Engine, count: int = 24) -> tuple[float, set[str]]:
     return sum(r.accepted for r in rounds) / len(rounds), {r.draft_version for r in rounds}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_of(KINDS, "eagle3"))
 def test_a_newer_version_takes_over_and_gives_back(kind: str, store: Store, settings: Settings, tmp_path: Path) -> None:
     pair = pair_of(store, tmp_path, kind)
     swap = Swap(store, "default", pair, settings, "test")

@@ -46,7 +46,10 @@ def accepted(engine: Engine, seed: int, count: int) -> float:
     return sum(r.accepted for r in rounds) / len(rounds)
 
 
-@pytest.mark.parametrize(("kind", "teacher"), [*((kind, "recompute") for kind in KINDS), ("eagle", "recorded")])
+@pytest.mark.parametrize(("kind", "teacher"), [
+    ("dflash", "recompute"), ("eagle", "recorded"),
+    *(pytest.param(kind, "recompute", marks=pytest.mark.long) for kind in KINDS if kind != "dflash"),
+])  # fmt: skip
 def test_traffic_makes_a_draft_of_random_weights_better(
     store: Store, settings: Settings, tmp_path: Path, kind: str, teacher: str
 ) -> None:

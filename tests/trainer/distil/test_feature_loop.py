@@ -19,6 +19,7 @@ from storage.records import RequestSamples, RunState, TrainingRun, new_id, now
 from storage.replay.segment_files import is_held_out
 from storage.settings import Settings
 from storage.store import Store
+from tests.support.params import some_of
 from tests.trainer.conftest import HOLDOUT
 from tests.trainer.feature_drafts import KINDS, answered, tiny_target, with_states
 from trainer.distil.loop import run_once
@@ -66,7 +67,7 @@ def trained(store: Store, settings: Settings, resident: ResidentModels | None = 
     return run
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_of(KINDS, "eagle3", "mtp"))
 def test_a_draft_of_random_weights_learns_from_what_the_target_reads_again(
     store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path, kind: str
 ) -> None:

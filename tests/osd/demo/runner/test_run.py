@@ -149,6 +149,7 @@ def mentioning(text: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_everything_and_says_what_was_done(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [
