@@ -21,6 +21,8 @@ from storage.files.cipher import read_secret
 from storage.settings import Settings
 
 STATES, CONNECTOR = "extract_hidden_states", "osd_vllm.states"
+PARTS = {"hidden_states", "token_ids", "layers"}
+"""The tensors of a file that osd's connector wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +50,21 @@ class StatesVllm(VllmEngine):
         if path is None:
             raise self._unsuited("it hands over no hidden states; `osd engines teacher` says how it is started")
         found = self._take(Path(path))
-        if found["token_ids"].tolist() != list(tokens) or "layers" not in found:
-            raise self._unsuited(f"{path} is not what it was asked for; start it with osd's connector ({CONNECTOR})")
+        if found["token_ids"].tolist() != list(tokens):
+            raise self._unsuited(f"{path} is of another text than it was asked for")
         by_layer = dict(zip(found["layers"].tolist(), found["hidden_states"].unbind(1), strict=True))
         token = self._read(COMPLETIONS, lambda said: int(said["choices"][0]["token_ids"][0]), answer)
         return StatesOfText(by_layer, token)
 
     def _take(self, path: Path) -> dict[str, Tensor]:
-        """Read a file once it is written, and delete it."""
+        """Read a file once it is written, and delete it; what was not made by osd's connector is left where it is."""
         lock = path.with_name(path.name + ".lock")
         try:
             with lock.open() as held:
                 fcntl.flock(held, fcntl.LOCK_SH)
                 found = load_file(path)
+            if found.keys() != PARTS:
+                raise self._unsuited(f"{path} is not of osd's connector ({CONNECTOR}); start it with that")
             path.unlink()
             lock.unlink()
         except FileNotFoundError:

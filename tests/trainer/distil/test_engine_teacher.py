@@ -167,6 +167,15 @@ def test_a_folder_that_is_full_is_told(engine: FakeStates, running: Running) -> 
     assert not list(engine.folder.iterdir())
 
 
+def test_a_file_that_no_connector_wrote_is_refused_and_stays(engine: FakeStates, running: Running) -> None:
+    weights = engine.folder / "1.safetensors"
+    engine.full = True  # it writes nothing over what is there
+    save_file({"lm_head.weight": torch.ones(2)}, weights)
+    with pytest.raises(EngineUnsuited, match="is not of osd's connector"):
+        StatesVllm(running.url).read([3, 4, 5])
+    assert weights.exists()
+
+
 def test_a_run_learns_from_it(
     store: Store, settings: Settings, engine: FakeStates, running: Running, tmp_path: Path
 ) -> None:
