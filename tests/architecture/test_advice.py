@@ -26,7 +26,7 @@ OTHERS = {
 VLLM = {
     "--tool-call-parser", "--scheduler-cls", "--logprobs-mode", "--max-logprobs", "--speculative-config",
     "--middleware", "--worker-extension-cls", "--per-request-spec-decode-metrics",
-    "--served-model-name",
+    "--served-model-name", "--kv-transfer-config",
 }  # fmt: skip
 SGLANG = {
     "--dp-size", "--enable-metrics", "--speculative-algorithm", "--speculative-draft-model-path",

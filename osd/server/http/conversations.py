@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,8 @@ class RowReader:
         body, prompts = self._prompts(asked)
         if body.osd.learn is False:
             raise BadRequest(field="osd.learn", reason="it is false: nothing of this request is kept")
+        for each in prompts:
+            self._check(each.tokens)
         for place, choice in enumerate(choices):
             index = place if choice.index is None else choice.index
             turn = 0 if len(prompts) == 1 else index // (body.n or 1)
@@ -99,9 +101,12 @@ class RowReader:
             if not response and (not ends or choice.finish_reason == WHOLE):
                 raise BadRequest(field="response", reason="it has no text")
             ends, prompt = () if {*response[-1:]} & {*ends} else ends, prompts[turn].tokens
-            for text in (prompt, (*prompt, *response, *ends[:1])):
-                check_request(Request(text, max_new_tokens=0, prompt_logprobs=0), self, self.limit)
+            self._check((*prompt, *response, *ends[:1]))
             yield Conversation(prompt, response, ends, tenant)
+
+    def _check(self, text: Sequence[int]) -> None:
+        """Raise BadRequest where the server would refuse a text."""
+        check_request(Request(tuple(text), max_new_tokens=0, prompt_logprobs=0), self, self.limit)
 
     def _response(self, body: SamplingBody, choice: LoggedChoice) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return an answer's tokens, and those of which one came behind them. Raises BadRequest."""

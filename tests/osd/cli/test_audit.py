@@ -31,8 +31,8 @@ from tests.storage.access.test_workers import worker
 
 READS = {
     "audit", "config", "corpus export", "corpus stats", "db check", "doctor", "drafts examine", "drafts list",
-    "drafts show",
-    "engines list", "engines show", "keys list", "metrics", "replay log", "replay stats", "replay verify",
+    "drafts show", "engines list", "engines show", "engines teacher", "keys list", "metrics", "replay log",
+    "replay stats", "replay verify",
     "router eval", "router explain", "router export", "router history", "router list", "router proposals",
     "router show", "stats acceptance", "stats change", "stats gain", "stats positions", "stats rejections",
     "stats runs",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -136,6 +136,7 @@ TEMPLATES = st.sampled_from([None, HERMES, templates.LLAMA, templates.MISTRAL, t
 
 @settings(max_examples=500)
 @given(CHATS | COMPLETIONS, TEMPLATES)
+@example({"prompt": [[5], []], "n": 5}, None)  # the empty one has no answers
 def test_a_request_has_the_prompts_that_the_server_makes_of_it(body: dict[str, Any], template: str | None) -> None:
     """Of 500 bodies: chats with tools, calls, reasoning, variables, documents and parts, and completions of texts and
     ids, each field now and then something else; by five templates. Either both refuse it, or both read the same."""
