@@ -6,6 +6,7 @@ over is answered at once, and a target that reads more slowly than others write 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import queue
 import re
@@ -174,17 +175,21 @@ class AnswerRoutes:
         self._mine = [route.name for route in mine if draft in route.drafts]
 
     def of(self, answer: HarvestedAnswer) -> str:
-        """Return an answer's route: an adapter's is that which names it alone, whichever draft it leads to, and is made
-        where there is none; another's that of its header, if the draft serves that."""
+        """Return an answer's route: an adapter's is that which goes by its ``model`` and by nothing else, whichever
+        draft it leads to, or one of its name that goes by no model; where there is neither, one is made. Another's
+        is that of its header, if the draft serves that."""
         if answer.adapter:
             return self._of_adapter(answer.adapter)
         return answer.route if answer.route in self._mine else (self._mine or [DEFAULT_ROUTE])[0]
 
     def _of_adapter(self, adapter: str) -> str:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", adapter).strip(".-")[:64] or "adapter"
         for route in self._all:
-            if route.name == name or (adapter in route.matches.get("model", ()) and len(route.matches) == 1):
+            models = route.matches.get("model", ())
+            if (adapter in models and len(route.matches) == 1) or (route.name == adapter and not models):
                 return route.name
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", adapter).strip(".-")[:64] or "adapter"
+        if any(route.name == name for route in self._all):
+            name = f"{name[:55]}-{hashlib.sha256(adapter.encode()).hexdigest()[:8]}"
         self._all.append(self._store.routes.add(Route(name, self._draft, {"model": [adapter]}), "osd attach"))
         return name
 

@@ -38,6 +38,17 @@ def test_an_adapter_has_a_route_as_soon_as_it_answers(store: Store, folders: dic
     assert AnswerRoutes(store, "sql").of(answer("poet v1")) == "poet-v1"
 
 
+def test_adapters_whose_names_make_one_routes_name_stay_apart(store: Store, folders: dict[str, Path]) -> None:
+    store.versions.register_root("sql", folders["draft"])
+    store.routes.add(Route("sql", "sql"))
+    names = ("a/b", "a-b", "a b", "..", "//")
+    routes = AnswerRoutes(store, "sql")
+    made = [routes.of(answer(name)) for name in names]
+    assert len(set(made)) == len(names) and made[0] == "a-b"
+    assert [store.routes.get(route).matches for route in made] == [{"model": [name]} for name in names]
+    assert [AnswerRoutes(store, "sql").of(answer(name)) for name in names] == made
+
+
 def test_what_an_adapter_answers_is_kept_apart(home: Attached, fake: FakeEngine) -> None:
     fake.adapters["poet"] = "a LoRA request"
     home.attend()
