@@ -76,9 +76,9 @@ class Conditions:
     @property
     def matches(self) -> dict[str, Any]:
         """The given conditions as a route's ``matches``."""
-        return {
-            key: value for key in ("language", "topic", "tenant", "model", "pattern") if (value := getattr(self, key))
-        }
+        from storage.routes.matches import KEYS
+
+        return {key: value for key in KEYS if (value := getattr(self, key))}
 
 
 @app.command()

@@ -134,6 +134,8 @@ class AskedAs:
 
     tenant: str = DEFAULT_TENANT
     """As if this tenant asked."""
+    model: str = ""
+    """As if the request asked for this model, of an adapter's name perhaps."""
     language: str | None = None
     """As if the request carried this language tag."""
     route: str | None = None
@@ -152,7 +154,7 @@ def explain(
     α and tokens per second are those measured on the route, else anywhere. A server that chooses among a route's
     drafts by the prompt (router.kind = auto) also weighs what it learned since it started.
     """
-    request = Request((), text=prompt, tenant=asking.tenant, language=asking.language, route=asking.route)
+    request = Request((), text=prompt, **asdict(asking))
     with here.store() as store:
         decision, looked = look(here, store, request)
         facts = {

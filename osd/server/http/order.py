@@ -117,6 +117,7 @@ def _requests(service: Service, body: SamplingBody, asked: Asked, fields: OsdFie
         ignore_eos=bool(body.ignore_eos),
         route=fields.route,
         tenant=tenant,
+        model=service.model,
         learn=service.settings.server.learn and fields.learn is not False,
         language=fields.language,
         gamma=fields.gamma,

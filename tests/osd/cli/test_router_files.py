@@ -191,10 +191,12 @@ def test_explain_knows_how_drafts_did(osd, taught):
 
 def test_explain_honours_what_a_request_says(osd, taught):
     taught.store.routes.pin("acme", "german")
+    taught.store.routes.add(Route("poet", "default", {"model": ["org/poet"]}))
     for options, route, reason in (
         (["--route", "german"], "german", "asked for by name"),
         (["--tenant", "acme"], "german", "acme is pinned"),
         (["--language", "de-AT"], "german", "language=de"),  # nobody taught databases in German
+        (["--model", "org/poet"], "poet", "model=org/poet"),
     ):
         facts = said_json(osd("router", "explain", SQL[1], *options, "--json"))
         assert (facts["route"], facts["reason"]) == (route, reason)

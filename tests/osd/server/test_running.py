@@ -11,6 +11,9 @@ import httpx
 import openai
 import pytest
 
+from storage.records import Route
+from storage.settings import load_settings
+from storage.store import open_store
 from tests.osd.server.conftest import Make, Server, serving
 from tests.support.waiting import PATIENCE, until
 
@@ -198,3 +201,12 @@ def test_a_second_signal_is_final(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(PATIENCE) == 128 + signal.SIGTERM, server.log
         stream.close()
+
+
+def test_a_route_may_go_by_the_model_that_is_asked_for(tmp_path: Path) -> None:
+    with open_store(load_settings(storage={"directory": tmp_path / "data"})) as store:
+        store.routes.add(Route("named", "default", {"model": ["toy"]}))
+    with serving(tmp_path, "--model-name", "toy") as server:
+        for asked in ({}, {"model": "toy"}):
+            said = server.post("/v1/completions", {"prompt": "Hello", "max_tokens": 2, **asked})
+            assert said.headers["x-osd-route"] == "named", said.text
