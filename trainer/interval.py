@@ -45,7 +45,7 @@ RUNS = 50
 """Newest runs that are read."""
 STEPS = 8
 """Targets before this one that tell how many tokens one serves, and what runs gain and cost."""
-LONGEST = 0.95
+MOST_KEPT = 0.95
 """Most that is taken to be kept from one target to the next: what is learned lasts for 20 of them."""
 Runs = Sequence[TrainingRun]
 
@@ -118,7 +118,7 @@ def _left(store: Store, draft: str, before: Sequence[str], tokens: Sequence[int]
     of those before it."""
     usual = median(tokens[1:] or [0])
     found = store.targets.divergence(store.versions.target_of(draft)).get(before[0], {}) if before else {}
-    kept = min(LONGEST, weight_of(fmean(found.values()))) if found else 0.0
+    kept = min(MOST_KEPT, weight_of(fmean(found.values()))) if found else 0.0
     return abs(usual - tokens[0]) + usual * kept / (1 - kept)
 
 

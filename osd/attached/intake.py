@@ -48,7 +48,8 @@ class IntakeCounters:
         self.refused = self._counter("refused_tokens", "Refused tokens that are known.")
         self.bad = self._counter("bad_answers", "Answers left: what came is no answer.")
         self.unread = self._counter("unread_outputs", "Outputs without distributions that the target did not read.")
-        self.seen = self._counter("seen_positions", "Positions of images, videos and sound: nothing is learned there.")
+        images = "Positions of images, videos and sound: nothing is learned there."
+        self.multimodal = self._counter("multimodal_positions", images)
 
     def _counter(self, name: str, means: str) -> Counter:
         return Counter(f"osd_harvest_{name}", means, ["engine"], registry=self.registry)
@@ -105,7 +106,7 @@ class Intake:
             self._count(batch, len(known))
             self.counts.spanning.labels(batch.engine).inc(len(known) - len(of_one))
             self._count_positions(batch.engine, kept)
-            self.counts.seen.labels(batch.engine).inc(sum(starmap(_seen, known)))
+            self.counts.multimodal.labels(batch.engine).inc(sum(starmap(_multimodal, known)))
             self._read_later(batch.engine, taught)
 
     def _read_later(self, engine: str, known: Sequence[tuple[HarvestedAnswer, HarvestedFrom]]) -> None:
@@ -114,8 +115,8 @@ class Intake:
             for number, choice in enumerate(answer.choices):
                 if choice.top_ids:
                     continue
-                sees = origin.sees([*answer.prompt, *choice.tokens])
-                if not sees and (self.texts_alone or self._later(engine, answer, number, origin)):
+                shown = origin.is_multimodal([*answer.prompt, *choice.tokens])
+                if not shown and (self.texts_alone or self._later(engine, answer, number, origin)):
                     continue
                 self.counts.unread.labels(engine).inc()
 
@@ -159,8 +160,8 @@ class Intake:
         tenant = tenants.get(answer.key or "") or answer.tenant or DEFAULT_TENANT
         whole = answer.version == answer.version_after
         target = follower.facts.target_of(answer.target) if answer.target else follower.facts.digest
-        drafted, seen = follower.facts.greedy_drafts, frozenset(follower.facts.placeholders)
-        return HarvestedFrom(routes.of(answer), tenant, after.id, whole, drafted, target, seen)
+        drafted, placeholders = follower.facts.greedy_drafts, frozenset(follower.facts.placeholders)
+        return HarvestedFrom(routes.of(answer), tenant, after.id, whole, drafted, target, placeholders)
 
     def _tenants(self) -> dict[str, str]:
         return {key.hash: key.tenant for key in self._store.keys.list()}
@@ -194,7 +195,7 @@ class AnswerRoutes:
         return name
 
 
-def _seen(answer: HarvestedAnswer, origin: HarvestedFrom) -> int:
+def _multimodal(answer: HarvestedAnswer, origin: HarvestedFrom) -> int:
     """Return how many positions of an answer stand for images and the like."""
     texts = [answer.prompt, *(choice.tokens for choice in answer.choices)]
     return sum(token in origin.placeholders for text in texts for token in text)

@@ -137,8 +137,8 @@ class HarvestedFrom:
     placeholders: frozenset[int] = frozenset()
     """Ids that stand for images and the like. Nothing is learned where one is the token to be predicted."""
 
-    def sees(self, tokens: Sequence[int]) -> bool:
-        """Return whether a text holds more than can be handed over: images, videos, sound."""
+    def is_multimodal(self, tokens: Sequence[int]) -> bool:
+        """Return whether a text holds images, videos or sound, which are not handed over."""
         return not self.placeholders.isdisjoint(tokens)
 
 
@@ -183,7 +183,7 @@ def samples_of(
     begin, count, text = len(answer.prompt), len(choice.tokens), [*answer.prompt, *choice.tokens]
     if choice.top_ids:
         ids, logprobs, outside = tops(choice, k)
-    elif score is not None and not origin.sees(text):
+    elif score is not None and not origin.is_multimodal(text):
         ids, logprobs, outside = score(text, begin)
     else:
         return None
@@ -225,7 +225,8 @@ def _drafted(
     drafted = tokens[begin:].copy()
     if not refused:
         return kinds, drafted
-    can = origin.whole and origin.greedy_drafts and not origin.sees(tokens.tolist())  # images move what follows them
+    shown = origin.is_multimodal(tokens.tolist())  # images move what follows them
+    can = origin.whole and origin.greedy_drafts and not shown
     nothing: list[int | None] = [None] * len(refused)
     named = recover(origin.version, tokens.tolist(), [begin + place for place in refused]) if can else None
     for place, token in zip(refused, named or nothing, strict=True):

@@ -74,12 +74,12 @@ def add(
     note(f"{engine.name} is attached as a server of the draft {draft}. `osd attach` attends to it.")
     note(what_is_harvested(facts, kind, here.settings.learn.teacher))
     if facts.placeholders:
-        note(f"{SEES} {OF_ANSWERS if here.settings.learn.teacher == 'recorded' else OF_TEXT}")
+        note(f"{MULTIMODAL} {OF_ANSWERS if here.settings.learn.teacher == 'recorded' else OF_TEXT}")
     if not facts.speculates:
         note("It runs without speculation: the draft learns beside it. `osd engines list` says what it would bring.")
 
 
-SEES = "Its target sees more than text. Positions of images, videos and sound teach nothing and are counted."
+MULTIMODAL = "Its target sees more than text. Positions of images, videos and sound teach nothing and are counted."
 OF_TEXT = "Answers to prompts that hold some are not learned from: texts alone are handed over and read again."
 OF_ANSWERS = "What was answered to them is learned from, as the target has answered it."
 

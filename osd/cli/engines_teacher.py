@@ -32,22 +32,22 @@ def teacher(
     bytes that moves. Its target is serve.target; of that the trainer loads embeddings, final norm and output layer."""
     import torch
 
-    from osd.attached.vllm.states import bytes_a_token, start_options, theirs
-    from osd.models.features.ends import load_ends
+    from osd.attached.vllm.hidden_states import bytes_a_token, extracted_layers, start_options
     from osd.models.features.files import load_feature_draft
     from osd.models.features.target import FeatureTarget
+    from osd.models.features.without_layers import load_without_layers
     from osd.models.model_digest import model_digest
 
     target, learn = here.settings.serve.target, here.settings.learn
     if target is None:
         raise BadInput(reason="serve.target has to name the target, as a folder or hub name that vLLM sees too.")
-    shared = FeatureTarget(load_ends(target, torch.device("cpu"), None), target, model_digest(target))
+    shared = FeatureTarget(load_without_layers(target, torch.device("cpu"), None), target, model_digest(target))
     with here.store() as store:
         version = store.versions.current(draft, shared.digest)
         reads = version.kind in FEATURE_KINDS
         found = load_feature_draft(store.versions.folder(version), shared) if reads else None
         day = store.outcomes.acceptance((), Window(since=records.now() - DAY, draft=version.draft))
-    layers = theirs(found.feature_layers(shared.module) if found else (), shared.layers)
+    layers = extracted_layers(found.feature_layers(shared.module) if found else (), shared.layers)
     size, tokens = bytes_a_token(layers, shared), sum(row.prompt_tokens + row.emitted for row in day)
     say(shlex.join(["vllm", "serve", target, *start_options(layers, str(folder.absolute()), bound_mb)]))
     note(f"Hidden states {', '.join(map(str, layers))} of {shared.layers}: {size:,} bytes a token.")

@@ -155,6 +155,13 @@ def layer_stack(module: PreTrainedModel) -> nn.ModuleList:
     return max(stacks, key=lambda stack: sum(weight.numel() for weight in stack.parameters()))
 
 
+def drop_layers(module: PreTrainedModel) -> None:
+    """Let a model's decoder layers go; embeddings, final norm and output layer stay. Raises NoLayerStack."""
+    stack = layer_stack(module)
+    for number in range(len(stack)):
+        stack[number] = nn.Identity()
+
+
 @contextmanager
 def hidden_states_noted(
     module: PreTrainedModel, layers: Sequence[int], note: Callable[[int, Tensor], None]

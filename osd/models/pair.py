@@ -160,13 +160,13 @@ def _loaded(name: str | Path, device: torch.device, dtype: str, device_map: str 
 def _module(name: str | Path, device: torch.device, dtype: str, device_map: str | None) -> PreTrainedModel:
     folder = Path(name)
     if is_gguf(name):
-        computed = number_type(dtype, device)
+        computed = dtype_of(dtype, device)
         return read_gguf(folder, torch.bfloat16 if computed == "auto" else computed, device)
     if folder.exists() or str(name).startswith((".", "/", "~")):
         _check_folder(folder)
-    _require_memory(folder, device, number_type(dtype, device))
+    _require_memory(folder, device, dtype_of(dtype, device))
     placed = device_map or ({"": str(device)} if _quantised(name) else None)  # such weights are packed where they stay
-    loaded: Any = read_weights(name, number_type(dtype, device), placed)
+    loaded: Any = read_weights(name, dtype_of(dtype, device), placed)
     module: PreTrainedModel = (loaded if placed else loaded.to(device)).eval().requires_grad_(False)
     _require_exact(module, str(name))
     return module
@@ -191,13 +191,13 @@ def _quantised(name: str | Path) -> bool:
 
 def serving_dtype(serve: ServeSettings, folder: Path) -> torch.dtype:
     """Return the type of number that a server with these settings computes the model in a folder in."""
-    dtype = number_type(serve.dtype, choose_device(serve.device))
+    dtype = dtype_of(serve.dtype, choose_device(serve.device))
     if dtype == "auto":
         dtype = AutoConfig.from_pretrained(str(folder)).dtype or torch.float32
     return cast(torch.dtype, dtype)
 
 
-def number_type(dtype: str, device: torch.device) -> Any:
+def dtype_of(dtype: str, device: torch.device) -> Any:
     """Return the torch.dtype by name; for auto float32 on the CPU, elsewhere ``auto``: the files' own."""
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"

@@ -13,6 +13,7 @@ from torch import Tensor
 from osd.models.features.base import FeatureDraft
 from osd.models.features.target import FeatureTarget
 from storage.records import RequestSamples
+from trainer.distil.collate import TrainingBatch
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 TINY = 1e-300
@@ -44,6 +45,20 @@ def plain_features(target: FeatureTarget, tokens: Sequence[int], layers: Sequenc
     hook.remove()
     states = [*said.hidden_states, last[0][0] if isinstance(last[0], tuple) else last[0]]
     return torch.cat([states[number][0] for number in layers], -1), said.logits[0].softmax(-1)
+
+
+def require_own(
+    batch: TrainingBatch, target: FeatureTarget, samples: Sequence[RequestSamples], layers: Sequence[int]
+) -> None:
+    """Require that a teacher's batch has each text's own hidden states and distributions."""
+    place = 0
+    for row, s in enumerate(samples):
+        features, rows = plain_features(target, s.tokens.tolist(), layers)
+        length = int(s.positions[-1])
+        torch.testing.assert_close(batch.features[row, :length], features[:length], rtol=1e-4, atol=1e-4)
+        theirs = batch.rows_logprobs[place : place + len(s)].exp()
+        torch.testing.assert_close(theirs, rows[s.positions - 1], rtol=1e-3, atol=1e-5)
+        place += len(s)
 
 
 def plain_loss(

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from osd.attached.vllm.states import StatesVllm
-from osd.models.features.ends import final_norm
+from osd.attached.vllm.hidden_states import HiddenStatesVllm
 from osd.models.features.target import FeatureTarget
+from osd.models.features.without_layers import final_norm
 from storage.errors import BadSetting
 from storage.records import RequestSamples
 from trainer.distil.branching import text_length
@@ -26,7 +26,7 @@ LIKELIEST = 4
 class EngineTeacher(RecomputeTeacher):
     """Completes batches with what a vLLM computed; final norm and output layer are computed here."""
 
-    def __init__(self, shared: FeatureTarget, layers: Sequence[int], cache_mb: int, engine: StatesVllm) -> None:
+    def __init__(self, shared: FeatureTarget, layers: Sequence[int], cache_mb: int, engine: HiddenStatesVllm) -> None:
         """``shared``: its module need have no layers; the others are as of :class:`RecomputeTeacher`."""
         super().__init__(shared, layers, cache_mb)
         self._engine, self._norm = engine, final_norm(shared.module)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
-from osd.attached.vllm.states import connect_states
-from osd.models.features.ends import load_ends
+from osd.attached.vllm.hidden_states import connect_hidden_states
 from osd.models.features.files import load_feature_draft
 from osd.models.features.target import FeatureTarget
-from osd.models.hf_forward import layer_stack
+from osd.models.features.without_layers import load_without_layers
+from osd.models.hf_forward import drop_layers
 from osd.models.model_digest import model_digest
-from osd.models.pair import load_reader, number_type
+from osd.models.pair import dtype_of, load_reader
 from storage.errors import BadSetting
 from storage.records import DraftVersion
 from storage.settings import LearnSettings, Settings
@@ -89,7 +88,7 @@ def _teacher(settings: Settings, shared: FeatureTarget, layers: tuple[int, ...])
         return RecordedTeacher(shared, layers)
     if learn.teacher == "recompute":
         return RecomputeTeacher(shared, layers, learn.teacher_cache_mb)
-    return EngineTeacher(shared, layers, learn.teacher_cache_mb, connect_states(settings))
+    return EngineTeacher(shared, layers, learn.teacher_cache_mb, connect_hidden_states(settings))
 
 
 def load_target(settings: Settings, device: torch.device) -> FeatureTarget:
@@ -100,12 +99,11 @@ def load_target(settings: Settings, device: torch.device) -> FeatureTarget:
         reason = "learn.teacher = recompute, and drafts that read hidden states, need the target: name its folder"
         raise BadSetting(source="settings", key="serve.target", reason=reason)
     if settings.learn.teacher == "engine":
-        dtype = number_type(settings.serve.dtype, device)
-        return FeatureTarget(load_ends(name, device, None if dtype == "auto" else dtype), name, model_digest(name))
+        dtype = dtype_of(settings.serve.dtype, device)
+        ends = load_without_layers(name, device, None if dtype == "auto" else dtype)
+        return FeatureTarget(ends, name, model_digest(name))
     module = load_reader(name, device, settings.serve.dtype, None if hollow else settings.serve.device_map)
     shared = FeatureTarget(module, name, model_digest(name))
     if hollow:
-        stack = layer_stack(module)
-        for number in range(len(stack)):
-            stack[number] = nn.Identity()
+        drop_layers(module)
     return shared

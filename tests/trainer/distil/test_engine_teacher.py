@@ -14,10 +14,10 @@ from fastapi import FastAPI, Request
 from safetensors.torch import save_file
 
 from osd.attached.base import EngineUnsuited
-from osd.attached.vllm.states import StatesVllm, theirs
+from osd.attached.vllm.hidden_states import HiddenStatesVllm, extracted_layers
 from osd.hotswap.new_draft import new_feature_version
-from osd.models.features.ends import load_ends
 from osd.models.features.target import FeatureTarget
+from osd.models.features.without_layers import load_without_layers
 from osd.models.model_digest import model_digest
 from osd.models.pair import load_reader
 from storage.errors import BadSetting, ModelNotLoaded
@@ -26,8 +26,8 @@ from storage.settings import Settings
 from storage.store import Store
 from tests.osd.attached.conftest import Running
 from tests.support.models import CONFIGS, random_module
+from tests.support.other_targets import recurrent, vision_language
 from tests.support.plain_chains import plain_features
-from tests.support.seeing import recurrent, seeing
 from tests.trainer.feature_drafts import answered
 from trainer.distil.collate import collate
 from trainer.distil.engine_teacher import EngineTeacher
@@ -36,7 +36,8 @@ from trainer.distil.teacher import RecomputeTeacher
 from trainer.distil.teachers import Teachers
 
 CPU = torch.device("cpu")
-ENDS = {**{kind: lambda kind=kind: random_module(kind) for kind in CONFIGS}, "sees": seeing, "recurrent": recurrent}
+MADE = {kind: lambda kind=kind: random_module(kind) for kind in CONFIGS}
+ENDS = {**MADE, "vision_language": vision_language, "recurrent": recurrent}
 
 
 class FakeStates:
@@ -95,7 +96,7 @@ def running(engine: FakeStates) -> Iterator[Running]:
 
 def ends(module: Any, folder: Path) -> FeatureTarget:
     module.save_pretrained(folder / "target")
-    return FeatureTarget(load_ends(folder / "target", CPU, torch.float32), str(folder / "target"))
+    return FeatureTarget(load_without_layers(folder / "target", CPU, torch.float32), str(folder / "target"))
 
 
 @pytest.mark.parametrize("kind", ENDS)
@@ -105,7 +106,7 @@ def test_ends_are_the_targets_own(kind: str, tmp_path: Path) -> None:
     tokens = torch.arange(2, 9)
     torch.testing.assert_close(found.embed(tokens), whole.embed(tokens))
     states, chances = plain_features(whole, tokens.tolist(), [whole.layers + 1])
-    teacher = EngineTeacher(found, (), 0, StatesVllm("http://127.0.0.1:1"))
+    teacher = EngineTeacher(found, (), 0, HiddenStatesVllm("http://127.0.0.1:1"))
     torch.testing.assert_close(found.head(teacher._norm(states)).softmax(-1), chances, rtol=1e-4, atol=1e-6)
     layers = sum(weight.numel() for name, weight in found.module.named_parameters() if ".layers." in name)
     assert not layers, "no layer was read"
@@ -123,7 +124,7 @@ def test_ends_that_are_quantised_are_refused_by_name(tmp_path: Path) -> None:
     tensors["lm_head.qweight"] = tensors.pop("lm_head.weight").to(torch.int8)
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ModelNotLoaded, match=r"lm_head\.weight as plain numbers"):
-        load_ends(tmp_path, CPU, None)
+        load_without_layers(tmp_path, CPU, None)
 
 
 @pytest.mark.parametrize("layers", [(), (2,), (1,), (1, 3), (2, 3)])
@@ -132,7 +133,7 @@ def test_it_teaches_what_the_target_would_teach(
 ) -> None:
     module = random_module("llama")
     samples = [answered(module, 3, new)[i] for i, new in enumerate((4, 9, 6))]
-    teacher = EngineTeacher(ends(module, tmp_path), layers, 64, StatesVllm(running.url))
+    teacher = EngineTeacher(ends(module, tmp_path), layers, 64, HiddenStatesVllm(running.url))
     found, plain = (
         each.complete(collate(samples), samples) for each in (teacher, RecomputeTeacher(FeatureTarget(module), layers))
     )
@@ -146,7 +147,8 @@ def test_it_teaches_what_the_target_would_teach(
 
 
 def test_numbers_of_hidden_states_are_vllms() -> None:
-    assert theirs((), 30) == [30] and theirs((30,), 30) == [30] and theirs((31, 2, 15), 30) == [2, 15, 30]
+    assert extracted_layers((), 30) == [30] and extracted_layers((30,), 30) == [30]
+    assert extracted_layers((31, 2, 15), 30) == [2, 15, 30]
 
 
 def test_another_target_and_lacking_states_are_told(engine: FakeStates, running: Running, tmp_path: Path) -> None:
@@ -157,13 +159,13 @@ def test_another_target_and_lacking_states_are_told(engine: FakeStates, running:
         (ends(module, tmp_path), (0, 2), r"hands over hidden states \[1, 2\], and \[0\] are learned"),
     ):
         with pytest.raises(BadSetting, match=says):
-            EngineTeacher(shared, layers, 64, StatesVllm(running.url)).complete(collate(samples), samples)
+            EngineTeacher(shared, layers, 64, HiddenStatesVllm(running.url)).complete(collate(samples), samples)
 
 
 def test_a_folder_that_is_full_is_told(engine: FakeStates, running: Running) -> None:
     engine.full = True
     with pytest.raises(EngineUnsuited, match=r"does not see that folder, or it is full \(bound_mb\)"):
-        StatesVllm(running.url).read([3, 4, 5])
+        HiddenStatesVllm(running.url).read([3, 4, 5])
     assert not list(engine.folder.iterdir())
 
 
@@ -172,7 +174,7 @@ def test_a_file_that_no_connector_wrote_is_refused_and_stays(engine: FakeStates,
     engine.full = True  # it writes nothing over what is there
     save_file({"lm_head.weight": torch.ones(2)}, weights)
     with pytest.raises(EngineUnsuited, match="is not of osd's connector"):
-        StatesVllm(running.url).read([3, 4, 5])
+        HiddenStatesVllm(running.url).read([3, 4, 5])
     assert weights.exists()
 
 

@@ -20,15 +20,15 @@ from storage.errors import CannotServeRagged
 from storage.records import RequestSamples, RunState, new_id, now
 from storage.settings import Settings
 from storage.store import Store
-from tests.support.plain_chains import plain_features
-from tests.support.seeing import IMAGE, VIDEO, recurrent, seeing
+from tests.support.other_targets import IMAGE, VIDEO, recurrent, vision_language
+from tests.support.plain_chains import require_own
 from tests.trainer.models import answers, random_prompts
 from trainer.distil.collate import collate
 from trainer.distil.loop import run_once
 from trainer.distil.teacher import RecomputeTeacher
 
 CPU = torch.device("cpu")
-TARGETS: dict[str, Callable[[], Any]] = {"sees": seeing, "recurrent": recurrent}
+TARGETS: dict[str, Callable[[], Any]] = {"vision_language": vision_language, "recurrent": recurrent}
 
 
 @pytest.fixture(params=TARGETS)
@@ -60,18 +60,11 @@ def test_states_and_distributions_of_a_batch_are_those_of_each_text_alone(target
     shared = FeatureTarget(load_reader(target, CPU))
     samples = texts(shared.module, 3)
     batch = RecomputeTeacher(shared, (1, 2)).complete(collate(samples), samples)
-    place = 0
-    for row, s in enumerate(samples):
-        features, rows = plain_features(shared, s.tokens.tolist(), (1, 2))
-        length = int(s.positions[-1])
-        torch.testing.assert_close(batch.features[row, :length], features[:length], rtol=1e-4, atol=1e-4)
-        theirs = batch.rows_logprobs[place : place + len(s)].exp()
-        torch.testing.assert_close(theirs, rows[s.positions - 1], rtol=1e-3, atol=1e-5)
-        place += len(s)
+    require_own(batch, shared, samples, (1, 2))
 
 
 def test_texts_with_images_are_not_read() -> None:
-    module = seeing()
+    module = vision_language()
     (text,) = texts(module, 1)
     teacher = RecomputeTeacher(FeatureTarget(module), (2,))
     tokens = text.tokens.copy()

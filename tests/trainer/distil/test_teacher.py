@@ -11,7 +11,7 @@ import torch
 from osd.models.features.target import FeatureTarget
 from storage.errors import FeaturesNotKept
 from tests.support.models import CONFIGS, random_module
-from tests.support.plain_chains import plain_features
+from tests.support.plain_chains import require_own
 from tests.trainer.feature_drafts import answered, feature_draft, tiny_target, with_states
 from trainer.distil.collate import collate, select
 from trainer.distil.feature_losses import unroll_at
@@ -35,14 +35,7 @@ def test_features_and_distributions_are_the_targets_own(kind: str) -> None:
     samples = [answered(tiny_target(), 3, new)[i] for i, new in enumerate((4, 9, 6))]
     layers = (1, 2)
     batch = RecomputeTeacher(target, layers).complete(collate(samples), samples)
-    place = 0
-    for row, s in enumerate(samples):
-        features, rows = plain_features(target, s.tokens.tolist(), layers)
-        length = int(s.positions[-1])
-        torch.testing.assert_close(batch.features[row, :length], features[:length], rtol=1e-4, atol=1e-4)
-        theirs = batch.rows_logprobs[place : place + len(s)].exp()
-        torch.testing.assert_close(theirs, rows[s.positions - 1], rtol=1e-3, atol=1e-5)
-        place += len(s)
+    require_own(batch, target, samples, layers)
 
 
 def test_what_was_read_is_not_read_again_while_there_is_memory() -> None:

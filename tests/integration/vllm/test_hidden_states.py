@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.vllm.server import vllm_server
-from osd.attached.vllm.states import StatesVllm, start_options, theirs
+from osd.attached.vllm.hidden_states import HiddenStatesVllm, extracted_layers, start_options
 from osd.cli.main import app
 from osd.demo import TARGET
 from osd.hotswap.new_draft import new_feature_version
@@ -41,11 +41,11 @@ def handed(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reader(python: Path, folder: Path, plugin: str, handed: Path) -> Iterator[StatesVllm]:
+def reader(python: Path, folder: Path, plugin: str, handed: Path) -> Iterator[HiddenStatesVllm]:
     """The vLLM, with osd's connector, as `osd engines teacher` says it is started."""
-    options = start_options(theirs(LAYERS, 8), str(handed), 64)
+    options = start_options(extracted_layers(LAYERS, 8), str(handed), 64)
     with vllm_server(python, TARGET, folder / "reader.log", options, {"PYTHONPATH": plugin}) as url:
-        yield StatesVllm(url)
+        yield HiddenStatesVllm(url)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def target() -> FeatureTarget:
     return FeatureTarget(load_reader(TARGET, torch.device("cpu"), "float32"), str(TARGET))
 
 
-def test_hidden_states_are_the_targets_own(reader: StatesVllm, target: FeatureTarget, handed: Path) -> None:
+def test_hidden_states_are_the_targets_own(reader: HiddenStatesVllm, target: FeatureTarget, handed: Path) -> None:
     worst = 0.0
     for prompt in some_prompts("sql", 8):
         found = reader.read(prompt)
@@ -67,7 +67,9 @@ def test_hidden_states_are_the_targets_own(reader: StatesVllm, target: FeatureTa
     assert not list(handed.iterdir()), "what was read does not stay on disk"
 
 
-def test_a_draft_learns_as_it_does_from_the_target_itself(reader: StatesVllm, handed: Path, tmp_path: Path) -> None:
+def test_a_draft_learns_as_it_does_from_the_target_itself(
+    reader: HiddenStatesVllm, handed: Path, tmp_path: Path
+) -> None:
     learn = {"teacher": "engine", "teacher_url": reader.url, "epochs": 4, "steps": 3}
     settings = Settings().changed(
         storage={"directory": str(tmp_path), "holdout": 0.0}, trainer={"device": "cpu"}, learn=learn,
@@ -103,4 +105,4 @@ def test_how_it_is_started_and_what_it_takes_is_said_before(tmp_path: Path) -> N
     assert made.exit_code == 0, made.stderr
     done = CliRunner().invoke(app, ["engines", "teacher", str(tmp_path), "--draft", "heads"], env=surroundings)
     assert done.exit_code == 0, done.stderr
-    assert "extract_hidden_states" in done.stdout and "osd_vllm.states" in done.stdout
+    assert "extract_hidden_states" in done.stdout and "osd_vllm.hidden_states" in done.stdout

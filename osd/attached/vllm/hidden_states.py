@@ -1,4 +1,4 @@
-"""A second vLLM that reads texts and hands over its hidden states, by osd's connector (``osd_vllm.states``)."""
+"""A second vLLM that reads texts and hands over its hidden states, by osd's connector (``osd_vllm.hidden_states``)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from storage.errors import BadSetting
 from storage.files.cipher import read_secret
 from storage.settings import Settings
 
-STATES, CONNECTOR = "extract_hidden_states", "osd_vllm.states"
+STATES, CONNECTOR = "extract_hidden_states", "osd_vllm.hidden_states"
 PARTS = {"hidden_states", "token_ids", "layers"}
 """The tensors of a file that osd's connector wrote."""
 
 
 @dataclass(frozen=True, slots=True)
-class StatesOfText:
+class TextHiddenStates:
     """What a vLLM computed over a text of n tokens."""
 
     by_layer: dict[int, Tensor]
@@ -35,14 +35,14 @@ class StatesOfText:
     """What it found likeliest to follow."""
 
 
-class StatesVllm(VllmEngine):
+class HiddenStatesVllm(VllmEngine):
     """A vLLM that runs with osd's connector, and writes to a folder that this machine sees under the same path."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """Raises BadInput for what is no URL."""
         super().__init__(url, "", api_key)
 
-    def read(self, tokens: Sequence[int]) -> StatesOfText:
+    def read(self, tokens: Sequence[int]) -> TextHiddenStates:
         """Return the hidden states of a text, and take them out of the folder. Raises EngineUnreachable, and
         EngineUnsuited where it does not hand them over."""
         answer = self._answer(tokens, 1, temperature=0, repetition_penalty=1.0)
@@ -54,7 +54,7 @@ class StatesVllm(VllmEngine):
             raise self._unsuited(f"{path} is of another text than it was asked for")
         by_layer = dict(zip(found["layers"].tolist(), found["hidden_states"].unbind(1), strict=True))
         token = self._read(COMPLETIONS, lambda said: int(said["choices"][0]["token_ids"][0]), answer)
-        return StatesOfText(by_layer, token)
+        return TextHiddenStates(by_layer, token)
 
     def _take(self, path: Path) -> dict[str, Tensor]:
         """Read a file once it is written, and delete it; what was not made by osd's connector is left where it is."""
@@ -77,14 +77,14 @@ class StatesVllm(VllmEngine):
         return found
 
 
-def connect_states(settings: Settings) -> StatesVllm:
+def connect_hidden_states(settings: Settings) -> HiddenStatesVllm:
     """Return the vLLM that hands over hidden states. Raises BadSetting where none is named, BadInput."""
     if settings.learn.teacher_url is None:
         reason = "learn.teacher = engine needs the URL of a vLLM; `osd engines teacher` says how it is started"
         raise BadSetting(source="settings", key="learn.teacher_url", reason=reason)
     named = settings.attach.api_key
     key = read_secret(named, "attach.api_key", "the engine's API key").strip() if named else None
-    return StatesVllm(settings.learn.teacher_url, key)
+    return HiddenStatesVllm(settings.learn.teacher_url, key)
 
 
 def start_options(layers: Sequence[int], folder: str, bound_mb: int) -> list[str]:
@@ -93,13 +93,13 @@ def start_options(layers: Sequence[int], folder: str, bound_mb: int) -> list[str
     speculative: dict[str, Any] = {"method": STATES, "num_speculative_tokens": 1, "draft_model_config": draft}
     extra = {"shared_storage_path": folder, "bound_mb": bound_mb}
     transfer = {
-        "kv_connector": "StatesConnector", "kv_connector_module_path": CONNECTOR, "kv_role": "kv_producer",
+        "kv_connector": "HiddenStatesConnector", "kv_connector_module_path": CONNECTOR, "kv_role": "kv_producer",
         "kv_connector_extra_config": extra,
     }  # fmt: skip
     return ["--speculative-config", json.dumps(speculative), "--kv-transfer-config", json.dumps(transfer)]
 
 
-def theirs(layers: Sequence[int], count: int) -> list[int]:
+def extracted_layers(layers: Sequence[int], count: int) -> list[int]:
     """Return vLLM's numbers of the hidden states ``layers``, by ours, of a target with ``count`` layers; what the last
     of them leaves is always among them, from which the final norm and the output layer make the rest."""
     return sorted({min(number, count) for number in layers} | {count})

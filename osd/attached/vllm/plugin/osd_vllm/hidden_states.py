@@ -23,7 +23,7 @@ COPIED = SimpleNamespace(query=lambda: True)
 """Takes the place of the event that tells when a copy is done: it is when this connector goes on."""
 
 
-class StatesConnector(example.ExampleHiddenStatesConnector):  # type: ignore[misc]
+class HiddenStatesConnector(example.ExampleHiddenStatesConnector):  # type: ignore[misc]
     """Writes each request's hidden states to a file, while there is room."""
 
     def _submit_async_write(self, pending: Any) -> None:

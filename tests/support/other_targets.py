@@ -31,7 +31,7 @@ PIXELS = {
 """How an image becomes parts of 28 times 28 pixels."""
 
 
-def seeing_config(**text: Any) -> Any:
+def vision_language_config(**text: Any) -> Any:
     """The configuration of a Qwen2.5-VL over the tests' vocabulary, or with fields of its ``text`` changed."""
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
     own = {**LLAMA, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0, "rope_parameters": rope, **text}
@@ -40,9 +40,9 @@ def seeing_config(**text: Any) -> Any:
     return Qwen2_5_VLConfig(text_config=own, vision_config=eyes, **ids, tie_word_embeddings=False, eos_token_id=1)
 
 
-def seeing(seed: int = 0) -> Any:
+def vision_language(seed: int = 0) -> Any:
     """A random Qwen2.5-VL."""
-    return prepared(seeing_config(), seed)
+    return prepared(vision_language_config(), seed)
 
 
 def recurrent(seed: int = 0) -> Any:
@@ -51,7 +51,7 @@ def recurrent(seed: int = 0) -> Any:
     return prepared(AutoConfig.for_model(kind, **facts), seed)
 
 
-def write_seeing(folder: Path, words: Path) -> list[int]:
+def write_vision_language(folder: Path, words: Path) -> list[int]:
     """Write a random Qwen2.5-VL over the tokenizer in ``words``, with what reads its images, as vLLM serves it; return
     the ids that stand for an image and for a video."""
     tokenizer = AutoTokenizer.from_pretrained(words)
@@ -60,7 +60,7 @@ def write_seeing(folder: Path, words: Path) -> list[int]:
     size = -(-len(tokenizer) // 16) * 16
     text = {"vocab_size": size, "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 1024}
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
-    config = seeing_config(**text, rope_parameters=rope)
+    config = vision_language_config(**text, rope_parameters=rope)
     config.image_token_id, config.video_token_id = image, video
     config.vision_start_token_id, config.vision_end_token_id = begin, end
     prepared(config).save_pretrained(folder)

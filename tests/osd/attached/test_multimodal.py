@@ -19,7 +19,7 @@ from storage.store import Store
 from tests.osd.attached.conftest import Attached, Running, ask, attached
 from tests.support.fake_vllm import FakeEngine, make_app
 from tests.support.models import noisy, random_module
-from tests.support.seeing import IMAGE, VIDEO, seeing
+from tests.support.other_targets import IMAGE, VIDEO, vision_language
 from tests.support.settings import changed
 from tests.support.waiting import until
 
@@ -31,7 +31,7 @@ SEEN = [5, 93, IMAGE, IMAGE, IMAGE, 94, 6]
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders of a target that sees, and of a draft that reads."""
     root = tmp_path_factory.mktemp("seeing")
-    seeing().save_pretrained(root / "target")
+    vision_language().save_pretrained(root / "target")
     (root / "target" / "tokenizer.json").write_text("{}")
     noisy(random_module("llama"), 0.4).save_pretrained(root / "draft")
     return {name: root / name for name in ("target", "draft")} | {"root": root}
@@ -95,7 +95,7 @@ def test_what_an_engine_that_sees_answers_is_kept_and_counted(home: Attached, te
         len(one) == 12 - sum(map((IMAGE, VIDEO).__contains__, one.tokens[one.prompt_len :])) for one in kept.values()
     )
     counts, found = home.intake.counts, 3 + sum(each in (IMAGE, VIDEO) for one in said for each in one)
-    assert counts.seen.labels("gpu-1")._value.get() == found
+    assert counts.multimodal.labels("gpu-1")._value.get() == found
     assert counts.unread.labels("gpu-1")._value.get() == (teacher == "recompute")
 
 

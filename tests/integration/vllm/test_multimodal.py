@@ -21,7 +21,7 @@ from osd.demo import TARGET
 from osd.demo.prompts import prompts as shipped
 from storage.records import RunState
 from tests.integration.vllm.conftest import KEY, TOKEN, Serving, acceptance, free_port, home_of, until
-from tests.support.seeing import write_seeing
+from tests.support.other_targets import write_vision_language
 from trainer.distil.loop import run_once
 
 pytestmark = pytest.mark.vllm
@@ -51,9 +51,9 @@ def torchvision(python: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sees(folder: Path) -> tuple[Path, list[int]]:
+def is_multimodal(folder: Path) -> tuple[Path, list[int]]:
     """The target's folder, and the ids that stand for what it sees."""
-    return folder / "sees", write_seeing(folder / "sees", TARGET)
+    return folder / "sees", write_vision_language(folder / "sees", TARGET)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_its_text_is_learned_from_and_images_are_counted(seeing: Serving, sees: 
         assert len(kept) == 40 and positions >= 4 * 3 * PARTS
         assert all(one.k == 20 and not set(one.tokens[one.positions].tolist()) & set(sees[1]) for one in kept)
         metrics = urllib.request.urlopen(f"http://127.0.0.1:{seeing.port}/metrics").read().decode()
-        assert f'osd_harvest_seen_positions_total{{engine="sees"}} {positions:.1f}' in metrics
+        assert f'osd_harvest_multimodal_positions_total{{engine="sees"}} {positions:.1f}' in metrics
         run = run_once(home.store, home.settings, "sql", "test")
         assert run is not None and run.state is RunState.PUBLISHED and not run.result["unusable"], run and run.result
         until(lambda: home.store.versions.serving("sql").get("sees") == home.store.versions.current("sql").id)

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 
-from osd.models.hf_forward import layer_stack
+from osd.models.hf_forward import drop_layers
 from osd.models.limits import named
 from osd.models.model_digest import local_folder
 from osd.models.weights import LOAD_LOCK, auto_class, require_finite
@@ -24,7 +24,7 @@ OLDER = {"embed_out": "lm_head"}
 
 
 @torch.no_grad()
-def load_ends(name: str | Path, device: torch.device, dtype: torch.dtype | None) -> PreTrainedModel:
+def load_without_layers(name: str | Path, device: torch.device, dtype: torch.dtype | None) -> PreTrainedModel:
     """Load a target without its layers: of it there are embeddings, final norm (:func:`final_norm`) and output layer.
 
     ``dtype`` None: as the files have them. Raises ModelNotLoaded where one of them is quantised, or not known.
@@ -43,9 +43,7 @@ def load_ends(name: str | Path, device: torch.device, dtype: torch.dtype | None)
         _make_buffers(part, module, device, name)
         at = next(path for path, each in module.named_modules() if each is part)
         _fill(part, at, folder, device, dtype, None if part is not output or not tied else embeddings)
-    stack = layer_stack(module)
-    for number in range(len(stack)):
-        stack[number] = nn.Identity()
+    drop_layers(module)
     for part in (embeddings, norm, output):
         require_finite(part, name)
     module.eval()  # type: ignore[no-untyped-call]
