@@ -49,7 +49,7 @@ from storage.sampling import GREEDY
 from storage.settings import Settings
 from storage.store import Store, open_store
 
-ATTACHED, PLAIN = "attached", "without speculation"
+ATTACHED, PLAIN, CONTROL = "attached", "without speculation", "control"
 LEARN_SECONDS = 900.0
 """Until a training run must have ended, and its version must serve."""
 
@@ -83,6 +83,8 @@ class AttachedPlan(TargetPlan):
     """Answers between two training runs; 0: nothing trains."""
     plain_first: bool = False
     """Start the vLLM without speculation first: whoever is started first may be slower."""
+    control: bool = False
+    """Also a second vLLM without speculation, started last: what two processes of one command differ by."""
 
 
 class AttachedBlock(NamedTuple):
@@ -98,6 +100,8 @@ class AttachedBlock(NamedTuple):
     """Seconds of training after it."""
     gain: dict[str, Any]
     """What the engine says of itself at its end."""
+    control: float | None = None
+    """Tokens a second of the second vLLM without speculation."""
 
 
 @dataclass
@@ -112,17 +116,18 @@ class AttachedRun:
     blocks: list[AttachedBlock] = field(default_factory=list)
 
     def take(self, turn: int, prompts: Sequence[Tokens]) -> None:
-        """Ask both the same, then let the trainer learn from it."""
+        """Ask all the same, then let the trainer learn from it."""
         found: dict[str, tuple[float, list[TokenAnswer]]] = {}
         told: dict[str, Any] = {}
-        for arm in shifted([ATTACHED, PLAIN], turn):
+        for arm in shifted(list(self.up), turn):
             with awake(self.up[arm].process):
                 found[arm] = self._ask(self.up[arm].address.url, prompts)
                 if arm == ATTACHED:
                     told = gain_of(self.engine.gain())
         (rate, own), (plain, others) = found[ATTACHED], found[PLAIN]
         same = sum(a.tokens == b.tokens for a, b in zip(own, others, strict=True))
-        self.blocks.append(AttachedBlock(rate, plain, same, sum(one.accepted for one in own), self._learn(), told))
+        accepted, control = sum(one.accepted for one in own), found[CONTROL][0] if CONTROL in found else None
+        self.blocks.append(AttachedBlock(rate, plain, same, accepted, self._learn(), told, control))
 
     def warm(self, prompts: Sequence[Tokens]) -> None:
         """Have both answer what is not measured, for their first passes take longer."""
@@ -218,11 +223,12 @@ def running_both(plan: AttachedPlan, settings: Settings, target: str) -> Iterato
             ),
             PLAIN: (),
         }  # fmt: skip
+        order = list(options)[:: -1 if plan.plain_first else 1] + [CONTROL] * plan.control
         up = {
             arm: stack.enter_context(
                 server.vllm_process(plan.vllm, Path(target), out / f"{arm}.log", some, variables if some else {})
             )
-            for arm, some in list(options.items())[:: -1 if plan.plain_first else 1]
+            for arm, some in ((arm, options.get(arm, ())) for arm in order)
         }
         engine = VllmEngine(up[ATTACHED].address.url, token)
         add = server.osd_command(config, "engines", "add", engine.url, "--draft", DEFAULT_DRAFT)
@@ -239,9 +245,9 @@ def figures_of(blocks: Sequence[AttachedBlock], plan: AttachedPlan) -> dict[str,
     beside that of the turns since then."""
     size = max(1, round(100 / plan.block))
     parts = [blocks[at : at + size] for at in range(0, len(blocks), size)]
-    whole = ratio_of(blocks)
+    whole, control = ratio_of(blocks), ratio_of([one._replace(attached=one.control) for one in blocks if one.control])
     return {
-        "ratio": whole[0], "ratio_error": whole[1],
+        "ratio": whole[0], "ratio_error": whole[1], "control": control[0], "control_error": control[1],
         "hundreds": [_line(at * size * plan.block, part) for at, part in enumerate(parts)],
         "same_ids": sum(one.same for one in blocks), "answers": min(plan.answers, len(blocks) * plan.block),
         "trained_seconds": sum(one.trained for one in blocks), "blocks": [one._asdict() for one in blocks],

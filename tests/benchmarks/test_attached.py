@@ -15,7 +15,7 @@ def test_ratios_stand_by_hundreds_with_what_the_engine_says() -> None:
     blocks = [
         AttachedBlock(90, 100, 50, 3, 1.0, {}),
         AttachedBlock(110, 100, 50, 3, 2.0, told),
-        AttachedBlock(120, 100, 49, 9, 0.0, told),
+        AttachedBlock(120, 100, 49, 9, 0.0, told, 95.0),
     ]
     found = figures_of(blocks, plan)
     assert found["ratio"] == pytest.approx((0.9 + 1.1 + 1.2) / 3) and found["ratio_error"] > 0
@@ -23,3 +23,4 @@ def test_ratios_stand_by_hundreds_with_what_the_engine_says() -> None:
     assert (first["from"], first["same"], first["told"]) == (0, 100, 1.2) and first["ratio"] == pytest.approx(1.0)
     assert last["ratio"] == pytest.approx(1.2) and last["error"] is None and found["same_ids"] == 149
     assert found["trained_seconds"] == 3.0 and found["answers"] == 150
+    assert found["control"] == pytest.approx(0.95)

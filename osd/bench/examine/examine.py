@@ -16,6 +16,7 @@ from osd.bench.harness.prompts import texts_by_set
 from osd.bench.plans import Examination
 from osd.engine.engine import Engine
 from osd.models.features.base import FeatureDraftMismatch
+from osd.models.features.files import FOR_TARGET
 from osd.models.pair import Pair, load_pair, row_limit
 from osd.models.vocabulary import load_tokenizer
 from osd.prompts import encode
@@ -23,6 +24,7 @@ from router.clusters import find_clusters
 from storage.errors import BadInput, ModelNotLoaded, VocabularyMismatch
 from storage.records import DEFAULT_DRAFT, Request
 from storage.settings import Settings
+from storage.versions.feature_kinds import read_config
 
 SAMPLE = 24
 """Prompts with which other templates are tried."""
@@ -43,7 +45,8 @@ def examine(asked: Examination, target: str, folder: Path, stored: Sequence[Answ
     figures = work.figures(answered)
     own, differs = _own_tokenizer(folder, pair)
     templates = work.templates(own) if asked.prompts else {}
-    found = verdict(figures, templates, differs)
+    bound = FOR_TARGET in read_config(folder)  # another's digest was refused above
+    found = verdict(figures, templates, differs, bound=bound)
     return leave(Examined(asked.draft, target, found, figures, {}), asked.out)
 
 

@@ -18,10 +18,13 @@ LEAST_SHARE = 0.05
 """Share of the positions that a group must have to be named."""
 
 
-def verdict(figures: Figures, templates: Mapping[str, Figures], tokenizers: str | None) -> list[str]:
+def verdict(
+    figures: Figures, templates: Mapping[str, Figures], tokenizers: str | None, *, bound: bool = False
+) -> list[str]:
     """Return sentences, the first of which says what to do. ``templates``: the figures with other templates, by what
-    they are; ``tokenizers``: what differs between the draft's own tokenizer files and the target's."""
-    found = [*_template(figures, templates, tokenizers), *_chance(figures), *_groups(figures), *_ends(figures)]
+    they are; ``tokenizers``: what differs between the draft's own tokenizer files and the target's; ``bound``: the
+    draft's files name this target's digest."""
+    found = [*_template(figures, templates, tokenizers), *_chance(figures, bound), *_groups(figures), *_ends(figures)]
     if tokenizers and not any(tokenizers in each for each in found):
         found.append(f"The draft's folder has {tokenizers}; osd serves with the target's.")
     return [*found, _worth(figures)]
@@ -40,17 +43,17 @@ def _template(figures: Figures, templates: Mapping[str, Figures], tokenizers: st
         )
 
 
-def _chance(figures: Figures) -> Iterator[str]:
+def _chance(figures: Figures, bound: bool) -> Iterator[str]:
     if figures.alpha > CHANCE or figures.right > CHANCE:
         return
-    if figures.confidence > SURE:
+    if figures.confidence > SURE and not bound:
         yield (
             f"This draft was made for another target: it is sure of its tokens ({figures.confidence:.2f}), and "
             f"{figures.right:.2f} of them are right. Take the one of this target, or let it learn from number 0 on."
         )
     else:
         yield (
-            f"This draft has learned nothing yet: {figures.right:.2f} of its tokens are right, and it is sure of none. "
+            f"This draft has learned nothing yet: {figures.right:.2f} of its tokens are right. "
             "Serve with it and run `osd trainer`."
         )
 

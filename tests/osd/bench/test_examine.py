@@ -24,7 +24,7 @@ from osd.engine.engine import Engine
 from osd.models.features.decoder import feature_target
 from osd.models.features.files import save_feature_draft
 from osd.models.features.new import new_feature_draft
-from osd.models.pair import Pair
+from osd.models.pair import Pair, load_pair
 from osd.models.weights import read_weights
 from router.throughput import Costs
 from storage.records import Request
@@ -106,6 +106,17 @@ def test_a_draft_of_another_target_and_one_that_learned_nothing_are_told_apart(t
     assert found.figures is not None
     unsure = replace(found.figures, confidence=0.1)
     assert verdict(unsure, {}, None)[0].startswith("This draft has learned nothing yet")
+    assert verdict(found.figures, {}, None, bound=True)[0].startswith("This draft has learned nothing yet")
+
+
+def test_a_draft_of_random_weights_made_for_this_target_has_learned_nothing(tmp_path: Path) -> None:
+    target = feature_target(load_pair(str(TARGET), DRAFT, device="cpu", dtype="float32").target)
+    save_feature_draft(new_feature_draft("eagle", target), tmp_path / "draft", target)
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text("\n".join(json.dumps({"prompt": text}) for text in shipped("sql", 5)))
+    plan = Examination(str(tmp_path / "draft"), prompts=[asked], count=5, max_tokens=16, out=tmp_path / "out")
+    found = examine(plan, str(TARGET), tmp_path / "draft", [], settings())
+    assert found.findings[0].startswith("This draft has learned nothing yet"), found.findings
 
 
 def group(name: str, alpha: float, positions: int = 400) -> dict[str, Any]:
