@@ -67,6 +67,7 @@ class FakeEngine:
             model_config=Namespace(logprobs_mode="raw_logprobs", hf_config=self.target.config),
             observability_config=Namespace(per_request_spec_decode_metrics="detailed"),
             scheduler_config=Namespace(max_num_seqs=16),
+            parallel_config=Namespace(data_parallel_size=1, worker_extension_cls="osd_vllm.worker.OsdWorker"),
         )
         self.restart(draft)
 

@@ -109,12 +109,13 @@ def width(model: nn.Module) -> int:
 
 def steps_done(optimizer: torch.optim.AdamW) -> int:
     """Return the number of steps that AdamW has taken, earlier runs included."""
-    states = list(optimizer.state.values())
-    return int(states[0]["step"]) if states else 0
+    return max((int(state["step"]) for state in optimizer.state.values() if state), default=0)
 
 
 def _fit(moments: Moments, trained: list[nn.Parameter]) -> bool:
-    return [m["exp_avg"].shape for m in moments] == [p.shape for p in trained]
+    """Say whether moments belong to these parameters. One that got no gradient yet has none."""
+    pairs = zip(moments, trained, strict=False)
+    return len(moments) == len(trained) and all(not m or m["exp_avg"].shape == p.shape for m, p in pairs)
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -103,6 +103,33 @@ def test_a_taught_head_drafts_as_in_our_engine_and_is_exchanged(
         selftest(engine)
 
 
+@pytest.mark.parametrize("kind", ["medusa", "peagle", "dflash"])
+def test_heads_that_propose_at_once_draft_as_many_tokens_as_they_are_told(
+    python: Path, folder: Path, plugin: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the text stays the target's: vLLM asserts the number of some of them."""
+    monkeypatch.setattr(new, "BLOCK", GAMMA + 1)
+    monkeypatch.setattr(new, "LAYERS", 1)
+    settings, prompts = settings_for(folder / f"{kind}-lengths", TARGET), some_prompts("sql", 6)
+    with open_store(settings) as store:
+        made = new_feature_version(store, "default", str(TARGET), kind)
+    lengths = ("--scheduler-cls", "osd_vllm.scheduler.OsdScheduler")
+    variables = plugin_variables(folder, TOKEN, "http://127.0.0.1:1") | {
+        "PYTHONPATH": plugin, "OSD_VLLM_SPOOL": "", "OSD_VLLM_GAMMA": str(folder / f"{kind}-gamma.json"),
+    }  # fmt: skip
+    options = (*speculation(for_engines(settings, made), kind), *PLUGIN, *WORKER, *lengths)
+    said = alone(TARGET, prompts)
+    with server(python, TARGET, folder / f"{kind}-lengths.log", options, variables) as url:
+        engine = VllmEngine(url, TOKEN)
+        assert ids_of(ask(url, prompts)) == said, "it rests"
+        for length in (GAMMA, 1, 2, 0):
+            engine.set_gamma([(1, 4, length)])
+            until(lambda length=length: max(steps_of(ask(url, prompts[:1])[0])[1][4:]) == length)
+            found = ask(url, prompts)
+            assert ids_of(found) == said
+            assert {each for one in found for each in steps_of(one)[1][1:-GAMMA]} == {length}
+
+
 @pytest.fixture(scope="module")
 def eagle(python: Path, folder: Path, plugin: str) -> Iterator[Serving]:
     """A vLLM with EAGLE of random weights, which hands its answers over."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -224,10 +224,23 @@ def test_lengths_are_set_and_left_to_the_measure_over_http(live: Running, tmp_pa
     assert not (tmp_path / "gamma").exists()
 
 
-def test_data_parallel_engines_keep_their_lengths(live: Running) -> None:
-    routes = importlib.import_module("osd_vllm.routes")
-    reason = routes._no_live_gamma(SimpleNamespace(scheduler_cls=NAME, data_parallel_size=2))
-    assert "data parallel" in reason
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"data_parallel_size": 2}, "data parallel"), ({"method": "suffix"}, "'suffix'"),
+        ({"method": "ngram_gpu"}, "'ngram_gpu'"), ({"method": "medusa", "worker_extension_cls": ""}, "OsdWorker"),
+        ({"method": "medusa"}, None), ({"method": "eagle3"}, None),
+    ],
+)  # fmt: skip
+def test_lengths_that_vllm_asserts_stay_as_they_are(
+    live: Running, fake: FakeEngine, changed: dict[str, Any], said: str | None
+) -> None:
+    """vLLM's process would die of another one."""
+    for name, value in changed.items():
+        of = fake.vllm_config.speculative_config if name == "method" else fake.vllm_config.parallel_config
+        setattr(of, name, value)
+    answer = httpx.put(f"{live.url}/v1/osd/gamma", json={"schedule": [[1, 4, 0]]}, headers={"X-OSD-Token": TOKEN})
+    assert answer.status_code == (409 if said else 200) and (said or "") in answer.text
 
 
 def test_what_drafting_gains_is_kept_listed_and_exported(

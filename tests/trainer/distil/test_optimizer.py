@@ -14,7 +14,7 @@ from tests.trainer.distil.test_loop import done
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
 from trainer.distil.distil import distil
 from trainer.distil.loop import run_once
-from trainer.distil.optimizer import WARMUP, adamw, moments_of, scale, steps_done
+from trainer.distil.optimizer import WARMUP, _fit, adamw, moments_of, resume, scale, steps_done
 from trainer.distil.resident import ResidentModels
 
 LEARN = LearnSettings(epochs=1, learning_rate=5e-3, batch_tokens=64)
@@ -53,6 +53,22 @@ def test_moments_of_other_parameters_are_left_aside() -> None:
     optimizer = adamw(other, LEARN)
     distil(other, [samples_of(range(2, 12), [5])], LEARN, optimizer=optimizer)
     assert steps_done(optimizer) == 1 and steps_done(adamw(draft, LEARN, moments_of(optimizer))) == 0
+
+
+def test_parameters_that_got_no_gradient_yet_have_no_moments() -> None:
+    """As heads that look farther ahead than any text that was learned from."""
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    optimizer = torch.optim.AdamW(parameters)
+    parameters[1].grad = torch.ones(2)
+    optimizer.step()
+    kept = moments_of(optimizer)
+    later = torch.optim.AdamW(parameters)
+    assert _fit(kept, parameters) and not _fit(kept[1:], parameters)
+    resume(later, kept)
+    for parameter in parameters:
+        parameter.grad = torch.ones(2)
+    later.step()
+    assert [int(later.state[each]["step"]) for each in parameters] == [1, 2, 1] and steps_done(later) == 2
 
 
 def test_the_step_size_warms_up_once_and_then_stays_or_falls() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LIVE_GAMMA, REST, PUBLISH, HARVEST = "live draft lengths", "a draft that rests", "publishing", "harvesting"
 STATES = "hidden states"
@@ -73,6 +73,22 @@ NEEDS: dict[str, tuple[Need, ...]] = {
         Need(CONNECTOR, "extract_from_kv_cache", ("kv_cache", "slot_mapping", "num_tokens")),
     ),
 }  # fmt: skip
+
+
+VARIES = ("eagle", "eagle3", "mtp", "dflash", "draft_model", "ngram")
+"""vLLM's methods that propose as many tokens as a step asks for."""
+
+
+def fixed_lengths(config: Any) -> str | None:
+    """Return why a vLLM's draft lengths have to stay as they are, by its configuration; None where they may change."""
+    method, parallel = getattr(config.speculative_config, "method", None), config.parallel_config
+    if parallel.data_parallel_size > 1:
+        return "data parallel engines step together, so vLLM refuses other draft lengths than those of its start"
+    if method == "medusa" and "osd_vllm" not in str(parallel.worker_extension_cls):
+        return "medusa heads propose all or nothing unless --worker-extension-cls osd_vllm.worker.OsdWorker cuts it"
+    if method not in (*VARIES, "medusa", None):
+        return f"vLLM's '{method}' proposes no other number of tokens than that of its start"
+    return None
 
 
 def lacking(use: str, root: Path | None = None) -> str | None:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import State
 
 from . import __version__
-from .needs import HARVEST, LIVE_GAMMA, lacking
+from .needs import HARVEST, LIVE_GAMMA, fixed_lengths, lacking
 from .options import absolute, draft_file, gain_file, options, write_whole
 from .sender import sender
 from .weights import placeholders, target_digests
@@ -169,12 +169,12 @@ async def _workers(engine: Any) -> list[Facts]:
         raise HTTPException(409, f"{reason} --worker-extension-cls osd_vllm.worker.OsdWorker") from None
 
 
-def _no_live_gamma(args: Namespace) -> str | None:
+def _no_live_gamma(state: State) -> str | None:
     """Return why draft lengths cannot be changed while this vLLM runs; None where they can."""
-    if options().gamma is None or "osd_vllm" not in str(args.scheduler_cls):
+    if options().gamma is None or "osd_vllm" not in str(state.osd_args.scheduler_cls):
         return "start vLLM with OSD_VLLM_GAMMA and --scheduler-cls osd_vllm.scheduler.OsdScheduler"
-    if getattr(args, "data_parallel_size", 1) > 1:
-        return "data parallel engines step together, so vLLM refuses other draft lengths than those of its start"
+    if reason := fixed_lengths(state.osd_engine.vllm_config):
+        return reason
     if missing := lacking(LIVE_GAMMA):
         return f"draft lengths cannot be changed live with vLLM {_vllm_version()} ({missing})"
     return None
@@ -211,7 +211,7 @@ async def info(http: Request) -> Facts:
         "logprobs_mode": config.model_config.logprobs_mode, "max_logprobs": args.max_logprobs, "top_k": sender().k,
         "spec_decode_metrics": getattr(config.observability_config, "per_request_spec_decode_metrics", None),
         "max_num_seqs": config.scheduler_config.max_num_seqs,
-        "live_gamma": _no_live_gamma(args) is None, "harvests": sender().harvests, "lacks": lacking(HARVEST),
+        "live_gamma": _no_live_gamma(state) is None, "harvests": sender().harvests, "lacks": lacking(HARVEST),
         "workers": await _workers(state.osd_engine), "harvest": dict(sender().counts),
     }  # fmt: skip
 
@@ -249,7 +249,7 @@ async def publish(http: Request, body: PublishBody) -> Facts:
 @routes.put("/gamma")
 async def gamma(http: Request, body: GammaBody) -> Facts:
     """Set draft lengths, where vLLM runs with osd's scheduler class."""
-    if reason := _no_live_gamma(http.app.state.osd_args):
+    if reason := _no_live_gamma(http.app.state):
         raise HTTPException(409, reason)
     path: Any = options().gamma
     if body.schedule is None:
@@ -262,7 +262,7 @@ async def gamma(http: Request, body: GammaBody) -> Facts:
 @routes.get("/gain")
 async def gain(http: Request) -> Facts | None:
     """Say what drafting gains, as the scheduler class has measured it; null where it measures nothing (yet)."""
-    if _no_live_gamma(http.app.state.osd_args):
+    if _no_live_gamma(http.app.state):
         return None
     path: Any = options().gamma
     try:

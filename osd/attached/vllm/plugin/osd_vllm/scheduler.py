@@ -1,8 +1,8 @@
 """``--scheduler-cls osd_vllm.scheduler.OsdScheduler``: drafts while that pays, by what it measures, or with lengths
 that can be changed while vLLM runs. Opt-in.
 
-vLLM calls this interface no public one. Where it lacks what the class needs (:mod:`osd_vllm.needs`), and with data
-parallel engines, the class leaves draft lengths as vLLM has them: their ranks step together.
+vLLM calls this interface no public one. Where it lacks what the class needs, or its lengths cannot change
+(:mod:`osd_vllm.needs`), the class leaves them as vLLM has them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from .lengths import LiveLengths
-from .needs import LIVE_GAMMA, lacking
+from .needs import LIVE_GAMMA, fixed_lengths, lacking
 from .options import options
 
 
@@ -23,9 +23,9 @@ def _with_live_gamma(base: Any) -> Any:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            path, alone = options().gamma, self.vllm_config.parallel_config.data_parallel_size == 1
+            path, fixed = options().gamma, fixed_lengths(self.vllm_config) or lacking(LIVE_GAMMA)
             self._osd: LiveLengths | None = None
-            if path and alone and not lacking(LIVE_GAMMA) and self.num_spec_tokens:
+            if path and not fixed and self.num_spec_tokens:
                 self._osd = LiveLengths(path, self.scheduler_config.max_num_seqs, self.num_spec_tokens)
                 self.dynamic_sd_lookup = self._osd
 

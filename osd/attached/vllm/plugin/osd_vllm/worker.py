@@ -53,7 +53,28 @@ def let_drafts_rest() -> None:
     GPUModelRunner.propose_draft_token_ids, SpecDecodeBaseProposer.propose = asked, proposed
 
 
+def let_medusa_vary() -> None:
+    """Have vLLM's Medusa heads, which read no cache and propose all tokens in one pass, propose as many as a step asks
+    for. vLLM asserts that these are all."""
+    try:
+        from vllm.v1.spec_decode.medusa import MedusaProposer
+    except ImportError:  # 0.33 has none
+        return
+    propose = MedusaProposer.propose
+
+    def proposed(
+        self: Any, num_speculative_tokens: int, target_hidden_states: torch.Tensor, *more: Any, **named: Any
+    ) -> Any:
+        if not num_speculative_tokens:
+            return target_hidden_states.new_empty(len(target_hidden_states), 0, dtype=torch.int64)
+        tokens = propose(self, self.num_speculative_tokens, target_hidden_states, *more, **named)
+        return tokens[:, :num_speculative_tokens]
+
+    MedusaProposer.propose = proposed
+
+
 let_drafts_rest()
+let_medusa_vary()
 SAMPLED = 64
 """Numbers of a parameter that are looked at, about."""
 CHANGES: Counter[str] = Counter()
