@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,3 +153,25 @@ def test_what_cannot_be_published_to_is_named(fake: FakeEngine, field: str, valu
     setattr(fake.vllm_config.speculative_config, field, value)
     with TestClient(make_app(fake), headers={"X-OSD-Token": TOKEN}) as client:
         assert field in str(wrong_with(client.get("/v1/osd/info").json()))
+
+
+def test_workers_that_know_none_of_our_calls_are_asked_ever_more_seldom(
+    fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM logs a traceback of each."""
+    pauses = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 10:
+            raise asyncio.CancelledError
+
+    def unknown(*_: str) -> None:
+        raise AttributeError("no such method")
+
+    routes = importlib.import_module("osd_vllm.routes")
+    monkeypatch.setattr(routes.asyncio, "sleep", sleep)
+    monkeypatch.setattr(fake.worker, "osd_draft_info", unknown, raising=False)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(routes._follow_workers(fake))
+    assert pauses == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300]

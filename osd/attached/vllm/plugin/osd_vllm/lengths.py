@@ -102,7 +102,7 @@ class LiveLengths:
         if self._fixed is None:
             self._rest.count()
         if not told:
-            self.meter.other_step()
+            self.meter.other_step(took, tokens)
         elif step.osd_rests:
             self.meter.rested(rows, took, tokens)
         elif self._fixed is not None:

@@ -90,18 +90,34 @@ class OsdRoutes:
 
 async def _watch(engine: Any) -> None:
     """Keep what the sender knows fresh."""
-    await asyncio.gather(_follow_version(engine), _follow_target(engine), _heed_collector())
+    await asyncio.gather(_follow_workers(engine), _heed_collector())
+
+
+async def _follow_workers(engine: Any) -> None:
+    """Follow what the workers say, once they do. Until then they are asked ever more seldom: vLLM logs a traceback of a
+    call that they do not know."""
+    pause = 2.0
+    while not await _looks_at_version(engine):
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 300.0)
+    await asyncio.gather(_follow_version(engine), _follow_target(engine))
 
 
 async def _follow_version(engine: Any) -> None:
     """Keep what the sender knows of the version fresh: another API server of this vLLM may have published."""
     while True:
-        try:
-            await _served(engine)
-        except Exception as error:
-            sender().serving = None
-            log.warning("the workers do not say what drafts: %s", error)
         await asyncio.sleep(2.0)
+        await _looks_at_version(engine)
+
+
+async def _looks_at_version(engine: Any) -> bool:
+    try:
+        await _served(engine)
+    except Exception as error:
+        sender().serving = None
+        log.warning("the workers do not say what drafts: %s", error)
+        return False
+    return True
 
 
 async def _follow_target(engine: Any) -> None:
