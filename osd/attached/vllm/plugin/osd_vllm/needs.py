@@ -44,6 +44,7 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     REST: (
         Need("v1/spec_decode/llm_base_proposer.py", "SpecDecodeBaseProposer.propose", ("next_token_ids",)),
         Need(RUNNER, "GPUModelRunner.propose_draft_token_ids", ("scheduler_output",)),
+        Need("v1/engine/core.py", "EngineCore.post_step", ("model_executed", "take_draft_token_ids")),
     ),
     PUBLISH: (
         Need("config/parallel.py", "ParallelConfig", ("worker_extension_cls",)),

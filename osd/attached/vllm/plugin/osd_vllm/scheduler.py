@@ -13,8 +13,26 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from .lengths import LiveLengths
-from .needs import LIVE_GAMMA, fixed_lengths, lacking
+from .needs import LIVE_GAMMA, REST, fixed_lengths, lacking
 from .options import options
+
+
+def let_core_ask_for_drafts_alone() -> None:
+    """Have vLLM's core ask its workers for drafts after those steps alone that drafted: it takes a round trip, some
+    hundredths of a step on a CPU. With asynchronous scheduling vLLM asks never."""
+    if lacking(REST):
+        return
+    from vllm.v1.engine.core import EngineCore
+
+    ask = EngineCore.post_step
+
+    def asked(self: Any, model_executed: bool) -> None:
+        ask(self, model_executed and getattr(self.scheduler, "osd_drafted", True))
+
+    EngineCore.post_step = asked
+
+
+let_core_ask_for_drafts_alone()
 
 
 def _with_live_gamma(base: Any) -> Any:
@@ -42,6 +60,7 @@ def _with_live_gamma(base: Any) -> Any:
             self._osd.look()
             step = super().schedule(*args, **kwargs)
             self._osd.begin(step)
+            self.osd_drafted = step.num_spec_tokens_to_schedule > 0
             return step
 
         def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
