@@ -78,8 +78,8 @@ class LearnSettings(Section):
     """Memory for hidden states that were recomputed, for further epochs, the gate and later runs; 0: none."""
     steps: int = Field(default=3, ge=1, le=16)
     """Steps that a feature draft is trained and judged on: the first on the target's hidden states, the others on its
-    own (EAGLE-3's training-time test); of Medusa, its heads; of P-EAGLE and DFlash, the first tokens of a pass: to
-    teach a whole block, set its size − 1."""
+    own (EAGLE-3's training-time test); of P-EAGLE and DFlash, the first tokens of a pass: to teach a whole block, set
+    its size − 1. Of Medusa all heads are trained, and so many judged."""
     step_weight: float = Field(default=0.8, gt=0, le=1)
     """λ: step k of them, from 0, weighs λ^k."""
     feature_weight: float = Field(default=10.0, ge=0)

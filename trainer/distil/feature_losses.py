@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osd.models.features.base import AHEAD, FeatureDraft
+from osd.models.features.medusa import MedusaDraft
 from osd.models.features.target import FeatureTarget, OutputHead
 from storage.settings import LearnSettings
 from trainer.distil.collate import TrainingBatch
@@ -133,7 +134,8 @@ class FeatureLosses(Losses):
         """Return the sum over the batch's positions of the mean over steps, step k weighing λ^k."""
         draft, learn = cast(FeatureDraft, self.model), self._learn
         total, weights = batch.outside.new_zeros(()), 0.0
-        for depth in unroll_at(draft, self._shared, batch, learn.steps):
+        steps = draft.heads if isinstance(draft, MedusaDraft) else learn.steps  # a head that is not taught drafts noise
+        for depth in unroll_at(draft, self._shared, batch, steps):
             weight = learn.step_weight**depth.step
             total, weights = total + weight * self._at(draft, batch, depth).sum(), weights + weight
         return total / weights

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from osd.models.features.base import FeatureDraft
+from osd.models.features.new import new_feature_draft
 from osd.models.features.target import FeatureTarget
 from storage.records import RequestSamples
 from storage.settings import LearnSettings
@@ -78,6 +79,15 @@ def test_a_vocabulary_without_most_of_what_the_target_says_leaves_the_loss_finit
     loss = FeatureLosses(draft, LearnSettings(), target)(batch)
     assert torch.isfinite(loss)
     assert all(torch.isfinite(each).all() for each in torch.autograd.grad(loss, list(draft.parameters())))
+
+
+def test_all_medusa_heads_are_taught_whatever_the_steps() -> None:
+    module = tiny_target()
+    target, samples = FeatureTarget(module), answered(module, 3)
+    draft = new_feature_draft("medusa", target, heads=4).requires_grad_(True)
+    loss = FeatureLosses(draft, LearnSettings(steps=2), target)(completed(draft, target, samples))
+    weights = [head.layers[0].weight for head in draft.blocks]
+    assert all(gradient.abs().sum() > 0 for gradient in torch.autograd.grad(loss, weights))
 
 
 def test_nothing_is_drafted_within_a_prompt() -> None:
