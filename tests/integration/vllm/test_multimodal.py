@@ -51,7 +51,7 @@ def torchvision(python: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def is_multimodal(folder: Path) -> tuple[Path, list[int]]:
+def sees(folder: Path) -> tuple[Path, list[int]]:
     """The target's folder, and the ids that stand for what it sees."""
     return folder / "sees", write_vision_language(folder / "sees", TARGET)
 
