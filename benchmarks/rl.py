@@ -12,12 +12,14 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ import httpx
 import torch
 from transformers import AutoModelForCausalLM
 
-from osd.bench.harness.picture import dress, make_panels, save
+from osd.bench.harness.picture import COLOURS, dress, make_panels, save
 from osd.bench.harness.plan import Count
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.watch import Watch, note
@@ -44,9 +46,30 @@ ARMS: dict[str, dict[str, str]] = {
     "every step": {"OSD_LEARN__INTERVAL_REQUESTS": "12", "OSD_STORAGE__FLUSH_SECONDS": "0.5"}, "frozen": {},
     "no draft": {"OSD_GAMMA__RULE": "fixed", "OSD_GAMMA__INITIAL": "0"},
 }  # fmt: skip
-GREEDY, PATIENCE = 24, 120.0
-"""Tokens of a compared answer; seconds to wait for a server."""
+GREEDY, PATIENCE, SMOOTHED = 24, 120.0, 5
+"""Tokens of a compared answer; seconds to wait for a server; updates of whose figures the picture has the mean."""
 Rows = list[dict[str, Any]]
+Rollouts = Sequence[Sequence[tuple[float, ...]]]
+"""By update, of each request: tokens, its seconds, and the server's processor seconds."""
+TIMED = """
+import os, time, httpx
+from pathlib import Path
+
+def busy():
+    ticks = Path(f"/proc/{os.environ['SERVER']}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+def post(url, post=httpx.post, **given):
+    began, worked = time.perf_counter(), busy()
+    answer = post(url, **given)
+    spent = time.perf_counter() - began, busy() - worked
+    if "usage" in answer.json():
+        print("rollout", answer.json()["usage"]["completion_tokens"], *spent, flush=True)
+    return answer
+
+httpx.post = post
+"""
+"""Stands before the page's loop: tells the tokens of each rollout, its seconds, and the server's processor seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +91,8 @@ class RlPlan:
     """Tokens drafted a round, so that all arms are judged on as many; None leaves that to goodput."""
     steps: Count = 40
     """Updates."""
+    rate: float = 1e-4
+    """AdamW's learning rate in the loop: how far an update moves the target."""
     compare: Count = 5
     """Updates after which greedy texts are compared."""
 
@@ -81,9 +106,9 @@ def bench_rl(plan: RlPlan, settings: Settings, watch: Watch) -> BenchResult:
         for path in (own / "base", *(own / "base").iterdir()):
             path.chmod(0o755 if path.is_dir() else 0o644)
         began = time.monotonic()
-        texts, rewards = Loop(plan, arm, own).run()
-        found[arm] = by_update(own, rewards)
-        rows.append({"arm": arm, **summed_up(found[arm]), **texts, "wall_seconds": time.monotonic() - began})
+        told, rewards, rollouts = Loop(plan, arm, own).run()
+        found[arm] = by_update(own, rewards, rollouts)
+        rows.append({"arm": arm, **summed_up(found[arm]), **told, "wall_seconds": time.monotonic() - began})
         note(str(rows[-1]))
         (own / "updates.json").write_text(json.dumps(found[arm]))
     picture = draw(found, plan.out)
@@ -101,41 +126,47 @@ class Loop:
             "OSD_SERVE__DRAFT": plan.draft, "OMP_NUM_THREADS": "1", "OSD_SERVE__THREADS": "1",
         }  # fmt: skip
 
-    def run(self) -> tuple[dict[str, Any], list[float]]:
-        """Return how many greedy texts were equal, and the mean reward at each update."""
-        (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
-        rewards, equal, compared, every = list[float](), 0, 0, max(1, self.plan.steps // self.plan.compare)
+    def run(self) -> tuple[dict[str, Any], list[float], Rollouts]:
+        """Return the rates and how many greedy texts were equal, the mean reward of each update, and its rollouts."""
+        rewards, equal, every = list[float](), list[bool](), max(1, self.plan.steps // self.plan.compare)
+        rollouts, asked = list[list[tuple[float, ...]]](), list[tuple[float, ...]]()
         with ExitStack() as stack:
-            stack.enter_context(self._process("serve"))
+            server = stack.enter_context(self._process("serve"))
             wait_for(f"{API}/v1/models")
             if self.arm in ("following", "every step"):
                 stack.enter_context(self._process("trainer"))
-            loop = subprocess.Popen(
-                [sys.executable, "-u", "-c", code, str(self.own / "base"), str(self.plan.steps)],
-                env=self.env, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
+            loop = self._begin(server.pid)
             stack.callback(loop.kill)
             assert loop.stdout is not None
-            for line in loop.stdout:
-                note(f"{self.arm}: {line.strip()}")
-                step, reward = line.split()[:2]
-                rewards.append(float(reward))
-                if (int(step) + 1) % every == 0:
+            for first, *words in map(str.split, loop.stdout):
+                if first == "rollout":
+                    asked.append(tuple(map(float, words)))
+                    continue
+                note(f"{self.arm}: {first} {' '.join(words)}")
+                rewards.append(float(words[0]))
+                rollouts.append(asked)
+                asked = []
+                if (int(first) + 1) % every == 0:
                     loop.send_signal(signal.SIGSTOP)
-                    right = self._compare(self.own / f"step-{int(step) % 2}")
-                    equal, compared = equal + sum(right), compared + len(right)
+                    equal += self._compare(self.own / f"step-{int(first) % 2}")
                     loop.send_signal(signal.SIGCONT)
             if loop.wait():
                 raise RuntimeError(f"the loop ended with {loop.returncode}")
-        return {"texts_equal": equal, "texts": compared}, rewards
+        return {**rates(rollouts), "texts_equal": sum(equal), "texts": len(equal)}, rewards, rollouts
+
+    def _begin(self, server: int) -> subprocess.Popen[str]:
+        (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+        code = TIMED + code.replace("lr=1e-4", f"lr={self.plan.rate}")
+        words = [sys.executable, "-u", "-c", code, str(self.own / "base"), str(self.plan.steps)]
+        return subprocess.Popen(words, env=self.env | {"SERVER": str(server)}, stdout=subprocess.PIPE, text=True)
 
     @contextmanager
-    def _process(self, command: str) -> Iterator[None]:
+    def _process(self, command: str) -> Iterator[subprocess.Popen[bytes]]:
         words = [sys.executable, "-c", "from osd.cli.main import main; main()", command]
         with (self.own / f"{command}.log").open("w") as log:
             process = subprocess.Popen(words, env=self.env, stdout=log, stderr=log)
         try:
-            yield
+            yield process
         finally:
             process.terminate()
             process.wait(60)
@@ -177,7 +208,19 @@ def wait_for(url: str) -> None:
     raise TimeoutError(url)
 
 
-def by_update(own: Path, rewards: Sequence[float]) -> Rows:
+def rates(rollouts: Rollouts) -> dict[str, float]:
+    """Return tokens a second of the rollouts as their client saw them, and a processor second of the server; of the
+    last quarter of the updates too."""
+    found = dict[str, float]()
+    if not rollouts:
+        return found
+    for end, some in (("", rollouts), ("_last", rollouts[-max(1, len(rollouts) // 4) :])):
+        tokens, wall, busy = (sum(column) for column in zip(*chain.from_iterable(some), strict=True))
+        found |= {f"rollout_tokens_per_second{end}": tokens / wall, f"tokens_per_cpu_second{end}": tokens / busy}
+    return found
+
+
+def by_update(own: Path, rewards: Sequence[float], rollouts: Rollouts) -> Rows:
     """Return what the store knows of each target, in their order."""
     rows, settings = Rows(), load_settings(storage={"directory": own / "data"})
     with open_store(settings) as store:
@@ -195,7 +238,8 @@ def by_update(own: Path, rewards: Sequence[float]) -> Rows:
                 "learned": judged.get("after"), "break_even": judged.get("break_even"),
                 "runs": [run.state.value for run in runs],
                 "run_seconds": [run.result.get("seconds") for run in runs],
-                "divergence": store.targets.divergence(one.digest),
+                "divergence": store.targets.divergence(one.digest), "rollouts": rollouts[number : number + 1],
+                **rates(rollouts[number : number + 1]),
             })  # fmt: skip
     return rows
 
@@ -211,14 +255,16 @@ def summed_up(rows: Rows) -> dict[str, Any]:
         judged = total("accepted", some) + total("rejections", some)
         return total("accepted", some) / judged if judged else None
 
-    rewards = [row["reward"] for row in last if row["reward"] is not None]
+    given = [row["reward"] for row in rows if row["reward"] is not None]
+    rewards = given[-max(1, len(given) // 4) :]
     return {
         "tokens_per_second": total("emitted", rows) / total("seconds", rows), "alpha": alpha(rows),
         "alpha_last": alpha(last), "tokens_a_round": total("emitted", rows) / total("rounds", rows),
         "tokens_a_round_last": total("emitted", last) / total("rounds", last),
         "tokens_per_second_last": total("emitted", last) / total("seconds", last),
         "drafted_a_round": total("drafted", rows) / total("rounds", rows),
-        "reward_last": sum(rewards) / max(1, len(rewards)), "updates": len(rows) - 1,
+        "reward_last": statistics.fmean(rewards), "reward_last_spread": statistics.pstdev(rewards),
+        "updates": len(rows) - 1,
         "runs": sum(len(row["runs"]) for row in rows),
         "published": sum(run == "published" for row in rows for run in row["runs"]),
         "heirs": sum(len(row["heir"]) for row in rows), "heirs_good": sum(sum(map(bool, row["heir"])) for row in rows),
@@ -226,16 +272,25 @@ def summed_up(rows: Rows) -> dict[str, Any]:
 
 
 def draw(found: dict[str, Rows], out: Path) -> Path:
-    """Draw over the updates what is inherited, judged on the new target beside number 0, and rewards."""
-    figure, (upper, lower) = make_panels(2, 7.0, 2.6, across=1)
-    for arm, rows in found.items():
-        lines = (upper, "learned", arm), (upper, "number_0", f"{arm}, number 0"), (lower, "reward", arm)
-        for axes, name, label in lines:
-            if points := [(row["update"], row[name]) for row in rows if row[name] is not None]:
-                axes.plot(*zip(*points, strict=True), label=label, linestyle=":" if name == "number_0" else "-")
-    for axes, words in ((upper, "expected α"), (lower, "mean reward")):
+    """Draw over the updates, by arm and as means of so many of them: acceptance as it served, beside what was judged
+    of number 0 and of what is inherited; tokens a second; rewards."""
+    figure, panels = make_panels(3, 7.0, 2.3, across=1)
+    wanted = (("alpha", "acceptance α"), ("tokens_per_cpu_second", "tokens a second"), ("reward", "mean reward"))
+    for axes, (name, words) in zip(panels, wanted, strict=True):
+        for colour, (arm, rows) in zip(COLOURS, found.items(), strict=False):
+            axes.plot(*smoothed(rows, name), label=arm, color=colour)
         axes.set_ylabel(words)
-        axes.set_xlabel("update of the target")
-        axes.legend()
+        axes.set_ylim(bottom=0)
         dress(axes)
+    panels[0].legend()
+    panels[-1].set_xlabel(f"update of the target (means of the last {SMOOTHED})")
     return save(figure, out, "rl")
+
+
+def smoothed(rows: Rows, name: str) -> tuple[list[int], list[float]]:
+    """Return updates, and the mean of a figure over each one and those before it, where it is known."""
+    known = [(row["update"], row[name]) for row in rows if row.get(name) is not None]
+    means = [
+        statistics.fmean(each for _, each in known[max(0, at + 1 - SMOOTHED) : at + 1]) for at in range(len(known))
+    ]
+    return [update for update, _ in known], means

@@ -64,12 +64,14 @@ def offer_heir(store: Store, line: str) -> DraftVersion | None:
 
 def _origin(store: Store, root: DraftVersion) -> DraftVersion | None:
     """Return what can be inherited: the newest current version of the nearest ancestors' lines that have learned. Runs
-    that began before a target moved publish about it later, and an heir was entered when its target came."""
+    that began before a target moved publish about it later. An heir is as old as the version whose weights it has."""
     ancestors = store.targets.ancestors(store.versions.target_of(root.draft))
     found = list(islice(filter(None, (_learned(store, draft_of(root.draft), one) for one in ancestors)), NEAREST))
     if not found or root.kind != "full":
         return None
-    origin = max(found, key=lambda one: one.created_at)
+    known = [version for one in found for version in store.versions.list(one.draft)]
+    made = {one.digest: one.created_at for one in sorted(known, key=lambda one: -one.created_at)}
+    origin = max(found, key=lambda one: made[one.digest])
     same_base = store.versions.lineage(origin.id)[-1].digest == root.digest
     return origin if origin.kind == "full" or (origin.kind == "lora" and same_base) else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,26 @@ def test_what_a_late_run_published_about_the_one_before_is_inherited(store: Stor
     store.targets.succeed(B, C)
     found = offer_heir(store, last)
     assert found is not None and found.evidence[HEIR_OF] == late
+
+
+@pytest.mark.parametrize("steps", [1, 3, 6])
+def test_what_was_trained_before_heirs_came_and_published_after_is_inherited(
+    store: Store, tmp_path: Path, steps: int
+) -> None:
+    """However many targets came while it was judged, each with an heir of older weights that was entered later."""
+    targets = [str(at) * 64 for at in range(steps + 2)]
+    line = arrive(store, tmp_path, targets[0])
+    first = publish(store, line, 2.0)
+    late = store.versions.stage(line, first, "full", lambda folder: write_weights(folder, 3.0)).id
+    for old, new in pairwise(targets):
+        after = arrive(store, tmp_path, new)
+        store.targets.succeed(old, new)
+        heir = offer_heir(store, after)
+        assert heir is not None
+        store.versions.settle_heir(heir.id, {}, good=True)
+        if new == targets[-2]:
+            store.versions.promote(late)
+    assert heir.evidence[HEIR_OF] == late
 
 
 def test_an_heir_that_is_no_good_or_overtaken_or_held_serves_nothing(store: Store, tmp_path: Path) -> None:
