@@ -75,7 +75,7 @@ def judge_heir(
     found = rate([(own, count) for own, count in zip(heir, positions, strict=True)])  # type: ignore[misc]
     if found.value is None or found.variance is None:
         return None
-    lower = found.value - student(confidence, found.freedom) * math.sqrt(found.variance)
+    lower = max(0.0, found.value - student(confidence, found.freedom) * math.sqrt(found.variance))
     total = sum(positions)
     return HeirJudgement(len(positions), total, sum(root) / total, found.value, lower, break_even)
 

@@ -110,4 +110,8 @@ def test_an_heir_must_beat_number_0_and_not_drafting() -> None:
         found = judge_heir([6, 13, 19, 25], root, positions, pays_from, 0.8)
         assert found is not None and not found.good
     assert judge_heir([6], [5], [10], 0.3, 0.8) is None
+    uneven = judge_heir([0.2, 8, 0], [0.1, 7, 0], [30, 10, 30], 0.0, 0.99)  # α is never below 0, where drafting may pay
+    assert uneven is not None and uneven.lower == 0.0 and uneven.good
+    needed = judge_heir([0.2, 8, 0], [0.1, 7, 0], [30, 10, 30], 0.1, 0.99)
+    assert needed is not None and not needed.good
     assert [weight_of(d) for d in (0.0, 0.25, 0.5, 0.9)] == [1.0, 0.5, 0.0, 0.0]
