@@ -91,6 +91,9 @@ class RlPlan:
     """Tokens drafted a round, so that all arms are judged on as many; None leaves that to goodput."""
     steps: Count = 40
     """Updates."""
+    rows: Count = 4
+    """Answers that are decoded together: with one a pass of several tokens costs little more than of one, as on a
+    GPU."""
     rate: float = 1e-4
     """AdamW's learning rate in the loop: how far an update moves the target."""
     compare: Count = 5
@@ -123,7 +126,8 @@ class Loop:
         fixed = {} if plan.gamma is None else {"OSD_GAMMA__RULE": "fixed", "OSD_GAMMA__INITIAL": str(plan.gamma)}
         self.env = os.environ | fixed | ARMS[arm] | {
             "OSD_STORAGE__DIRECTORY": str(own / "data"), "OSD_SERVE__TARGET": str(own / "base"),
-            "OSD_SERVE__DRAFT": plan.draft, "OMP_NUM_THREADS": "1", "OSD_SERVE__THREADS": "1",
+            "OSD_SERVE__DRAFT": plan.draft, "OSD_SERVE__MAX_BATCH": str(plan.rows), "OSD_SERVE__THREADS": "1",
+            "OMP_NUM_THREADS": "1",
         }  # fmt: skip
 
     def run(self) -> tuple[dict[str, Any], list[float], Rollouts]:
@@ -272,17 +276,20 @@ def summed_up(rows: Rows) -> dict[str, Any]:
 
 
 def draw(found: dict[str, Rows], out: Path) -> Path:
-    """Draw over the updates, by arm and as means of so many of them: acceptance as it served, beside what was judged
-    of number 0 and of what is inherited; tokens a second; rewards."""
+    """Draw over the updates, as means of so many of them: expected acceptance on the target that has just come, of what
+    was inherited and of number 0; by arm tokens a second of the server's processor, and rewards."""
     figure, panels = make_panels(3, 7.0, 2.3, across=1)
-    wanted = (("alpha", "acceptance α"), ("tokens_per_cpu_second", "tokens a second"), ("reward", "mean reward"))
-    for axes, (name, words) in zip(panels, wanted, strict=True):
-        for colour, (arm, rows) in zip(COLOURS, found.items(), strict=False):
-            axes.plot(*smoothed(rows, name), label=arm, color=colour)
+    for colour, (arm, rows) in zip(COLOURS, found.items(), strict=False):
+        for name, words, line in (("learned", arm, "-"), ("number_0", f"{arm}: the draft as it began", ":")):
+            if any(row[name] is not None for row in rows):
+                panels[0].plot(*smoothed(rows, name), label=words, color=colour, linestyle=line)
+        panels[1].plot(*smoothed(rows, "tokens_per_cpu_second"), label=arm, color=colour)
+        panels[2].plot(*smoothed(rows, "reward"), label=arm, color=colour)
+    for axes, words in zip(panels, ("expected acceptance α", "tokens a second", "mean reward"), strict=True):
         axes.set_ylabel(words)
         axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, loc="lower right")
         dress(axes)
-    panels[0].legend()
     panels[-1].set_xlabel(f"update of the target (means of the last {SMOOTHED})")
     return save(figure, out, "rl")
 
