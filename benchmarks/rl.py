@@ -1,8 +1,9 @@
 """The RL loop of docs/moving-targets.md as it is printed there, over `osd serve`: rollouts with osd following, with the
 draft left as it is, and without one.
 
-The loop is a process of its own and serves no bench: what it brings is read out of the store. At some updates it is
-halted, and greedy answers of the server are compared with those of the target that has just come, alone.
+Each arm has a server, a loop and a trainer of its own, and makes one update after another in turn with the others, so
+that what else the machine does falls on all; meanwhile they wait. At some updates greedy answers of the server are
+compared with those of the target that has just come, alone.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ import json
 import os
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -39,8 +40,8 @@ from storage.sql.ledger import HEIR_OF
 from storage.store import open_store
 
 PAGE = Path(__file__).parents[1] / "docs" / "moving-targets.md"
-API, ADMIN = "http://127.0.0.1:8000", "http://127.0.0.1:8001"
-"""Where the page's loop asks."""
+PORT = 8000
+"""Where the page's loop asks; the next one is the admin's."""
 ARMS: dict[str, dict[str, str]] = {
     "following": {"OSD_LEARN__FOLLOW": "successor", "OSD_STORAGE__FLUSH_SECONDS": "0.5"},
     "every step": {"OSD_LEARN__INTERVAL_REQUESTS": "12", "OSD_STORAGE__FLUSH_SECONDS": "0.5"}, "frozen": {},
@@ -52,8 +53,12 @@ Rows = list[dict[str, Any]]
 Rollouts = Sequence[Sequence[tuple[float, ...]]]
 """By update, of each request: tokens, its seconds, and the server's processor seconds."""
 TIMED = """
-import os, time, httpx
+import builtins, os, time, httpx
 from pathlib import Path
+
+def print(*words):
+    builtins.print(*words, flush=True)
+    input()
 
 def busy():
     ticks = Path(f"/proc/{os.environ['SERVER']}/stat").read_text().rpartition(")")[2].split()[11:13]
@@ -64,12 +69,13 @@ def post(url, post=httpx.post, **given):
     answer = post(url, **given)
     spent = time.perf_counter() - began, busy() - worked
     if "usage" in answer.json():
-        print("rollout", answer.json()["usage"]["completion_tokens"], *spent, flush=True)
+        builtins.print("rollout", answer.json()["usage"]["completion_tokens"], *spent, flush=True)
     return answer
 
 httpx.post = post
 """
-"""Stands before the page's loop: tells the tokens of each rollout, its seconds, and the server's processor seconds."""
+"""Stands before the page's loop: it waits for its turn after each update, and tells the tokens of each rollout, its
+seconds, and the server's processor seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,22 +104,25 @@ class RlPlan:
     """AdamW's learning rate in the loop: how far an update moves the target."""
     compare: Count = 5
     """Updates after which greedy texts are compared."""
+    port: Count = 8100
+    """The first arm's port; each arm takes two."""
 
 
 def bench_rl(plan: RlPlan, settings: Settings, watch: Watch) -> BenchResult:
     """Run the loop once by every arm. Raises what the loop does not survive."""
+    loops = [Loop(plan, arm, plan.port + 2 * at) for at, arm in enumerate(plan.arms)]
+    with ExitStack() as stack:
+        turns = [stack.enter_context(closing(loop.turns())) for loop in loops]
+        for _ in range(plan.steps + 1):
+            for turn in turns:
+                next(turn, None)
     rows, found = Rows(), dict[str, Rows]()
-    for arm in plan.arms:
-        own = plan.out / arm.replace(" ", "-")
-        shutil.copytree(plan.target, own / "base")
-        for path in (own / "base", *(own / "base").iterdir()):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        began = time.monotonic()
-        told, rewards, rollouts = Loop(plan, arm, own).run()
-        found[arm] = by_update(own, rewards, rollouts)
-        rows.append({"arm": arm, **summed_up(found[arm]), **told, "wall_seconds": time.monotonic() - began})
+    for loop in loops:
+        found[loop.arm] = by_update(loop.own, loop.rewards, loop.rollouts)
+        equal = {"texts_equal": sum(loop.equal), "texts": len(loop.equal)}
+        rows.append({"arm": loop.arm, **summed_up(found[loop.arm]), **rates(loop.rollouts), **equal})
         note(str(rows[-1]))
-        (own / "updates.json").write_text(json.dumps(found[arm]))
+        (loop.own / "updates.json").write_text(json.dumps(found[loop.arm]))
     picture = draw(found, plan.out)
     return BenchResult("rl", {"steps": plan.steps}, {"arms": rows}, {"arms": rows}, {"picture": picture})
 
@@ -121,48 +130,60 @@ def bench_rl(plan: RlPlan, settings: Settings, watch: Watch) -> BenchResult:
 class Loop:
     """One arm: the server, the trainer where osd follows, and the page's loop."""
 
-    def __init__(self, plan: RlPlan, arm: str, own: Path) -> None:
-        self.plan, self.arm, self.own = plan, arm, own
+    def __init__(self, plan: RlPlan, arm: str, port: int) -> None:
+        self.plan, self.arm, self.own, self.port = plan, arm, plan.out / arm.replace(" ", "-"), port
+        self.rewards, self.equal, self.rollouts = list[float](), list[bool](), list[list[tuple[float, ...]]]()
+        self.api = f"http://127.0.0.1:{port}"
         fixed = {} if plan.gamma is None else {"OSD_GAMMA__RULE": "fixed", "OSD_GAMMA__INITIAL": str(plan.gamma)}
         self.env = os.environ | fixed | ARMS[arm] | {
-            "OSD_STORAGE__DIRECTORY": str(own / "data"), "OSD_SERVE__TARGET": str(own / "base"),
+            "OSD_STORAGE__DIRECTORY": str(self.own / "data"), "OSD_SERVE__TARGET": str(self.own / "base"),
             "OSD_SERVE__DRAFT": plan.draft, "OSD_SERVE__MAX_BATCH": str(plan.rows), "OSD_SERVE__THREADS": "1",
-            "OMP_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1", "OSD_SERVER__PORT": str(port), "OSD_SERVER__ADMIN_PORT": str(port + 1),
         }  # fmt: skip
 
-    def run(self) -> tuple[dict[str, Any], list[float], Rollouts]:
-        """Return the rates and how many greedy texts were equal, the mean reward of each update, and its rollouts."""
-        rewards, equal, every = list[float](), list[bool](), max(1, self.plan.steps // self.plan.compare)
-        rollouts, asked = list[list[tuple[float, ...]]](), list[tuple[float, ...]]()
+    def turns(self) -> Generator[None, None, None]:
+        """Make an update, and yield while others make theirs."""
+        shutil.copytree(self.plan.target, self.own / "base")
+        for path in (self.own / "base", *(self.own / "base").iterdir()):
+            path.chmod(0o755 if path.is_dir() else 0o644)
         with ExitStack() as stack:
             server = stack.enter_context(self._process("serve"))
-            wait_for(f"{API}/v1/models")
-            if self.arm in ("following", "every step"):
-                stack.enter_context(self._process("trainer"))
+            wait_for(f"{self.api}/v1/models")
+            follows = self.arm in ("following", "every step")
+            trainer = stack.enter_context(self._process("trainer")) if follows else None
             loop = self._begin(server.pid)
             stack.callback(loop.kill)
-            assert loop.stdout is not None
-            for first, *words in map(str.split, loop.stdout):
-                if first == "rollout":
-                    asked.append(tuple(map(float, words)))
-                    continue
-                note(f"{self.arm}: {first} {' '.join(words)}")
-                rewards.append(float(words[0]))
-                rollouts.append(asked)
-                asked = []
-                if (int(first) + 1) % every == 0:
-                    loop.send_signal(signal.SIGSTOP)
-                    equal += self._compare(self.own / f"step-{int(first) % 2}")
-                    loop.send_signal(signal.SIGCONT)
+            assert loop.stdin is not None
+            for step in range(self.plan.steps):
+                self._read(loop, step)
+                with halted(trainer):
+                    yield
+                print(file=loop.stdin, flush=True)
             if loop.wait():
                 raise RuntimeError(f"the loop ended with {loop.returncode}")
-        return {**rates(rollouts), "texts_equal": sum(equal), "texts": len(equal)}, rewards, rollouts
+
+    def _read(self, loop: subprocess.Popen[str], step: int) -> None:
+        asked = list[tuple[float, ...]]()
+        assert loop.stdout is not None
+        for first, *words in map(str.split, loop.stdout):
+            if first != "rollout":
+                break
+            asked.append(tuple(map(float, words)))
+        else:
+            raise RuntimeError(f"the loop ended with {loop.wait()}")
+        note(f"{self.arm}: {first} {' '.join(words)}")
+        self.rewards.append(float(words[0]))
+        self.rollouts.append(asked)
+        if (step + 1) % max(1, self.plan.steps // self.plan.compare) == 0:
+            self.equal += self._compare(self.own / f"step-{step % 2}")
 
     def _begin(self, server: int) -> subprocess.Popen[str]:
         (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
         code = TIMED + code.replace("lr=1e-4", f"lr={self.plan.rate}")
+        code = code.replace(f":{PORT + 1}", f":{self.port + 1}").replace(f":{PORT}", f":{self.port}")
         words = [sys.executable, "-u", "-c", code, str(self.own / "base"), str(self.plan.steps)]
-        return subprocess.Popen(words, env=self.env | {"SERVER": str(server)}, stdout=subprocess.PIPE, text=True)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        return subprocess.Popen(words, env=self.env | {"SERVER": str(server)}, text=True, **pipes)
 
     @contextmanager
     def _process(self, command: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -186,13 +207,27 @@ class Loop:
         made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=GREEDY, do_sample=False)
         alone = tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True)
         asked = {"prompt": prompt, "max_tokens": GREEDY, "temperature": 0, "osd": {"learn": False}}
-        said = httpx.post(f"{API}/v1/completions", json=asked, timeout=PATIENCE).json()["choices"][0]["text"]
+        said = httpx.post(f"{self.api}/v1/completions", json=asked, timeout=PATIENCE).json()["choices"][0]["text"]
         if said != alone:
             note(f"{self.arm}, {folder_of(model)}: {said!r} is not {alone!r}")
         return bool(said == alone)
 
 
 PROMPTS = ("SELECT name FROM users WHERE", "How many orders were made in", "def add(", "The capital of")
+
+
+@contextmanager
+def halted(process: subprocess.Popen[bytes] | None) -> Iterator[None]:
+    """Let a process and its children stand still within the block."""
+    known = [] if process is None else [psutil.Process(process.pid)]
+    family = [*known, *(child for one in known for child in one.children(recursive=True))]
+    for one in family:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in family:
+            one.resume()
 
 
 def folder_of(model: Any) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from sqlalchemy import or_, select
 from torch import Tensor
 
 from osd.hotswap.loader import Loader
@@ -28,10 +29,11 @@ from osd.verification.rejection_sampling import expected_acceptance
 from storage.errors import PairError, WeightsDamaged
 from storage.insights.recent import summed
 from storage.insights.statistics import rate, student
-from storage.names import draft_of
+from storage.names import LINE, draft_of
 from storage.records import DraftVersion, RequestSamples
 from storage.sql.ledger import HEIR_OF
 from storage.sql.outcome_tables import OutcomeRow
+from storage.sql.tables import VersionRow
 from storage.store import Store
 from storage.versions.heirs import offer_heir
 
@@ -87,10 +89,13 @@ def weight_of(divergence: float) -> float:
 
 
 def break_even(store: Store, version: str) -> float:
-    """Return α from which drafting with a version does not lose, by what its rounds took; 0 where fewer than every
-    second one drafted: a gamma rule that hardly drafts tries single rows, which pay for a pass alone, and it does not
-    draft with what does not pay."""
-    drafted, rounds, draft_ms, verify_ms = summed(store.db, COSTS, OutcomeRow.draft_version == version)
+    """Return α from which drafting with a version does not lose, by what rounds with its draft took about any target,
+    for a few tell what else the machine did; 0 where fewer than every second one drafted: a gamma rule that hardly
+    drafts tries single rows, which pay for a pass alone, and it does not draft with what does not pay."""
+    draft = draft_of(store.versions.get(version).draft)
+    lines = or_(VersionRow.draft == draft, VersionRow.draft.startswith(f"{draft}{LINE}", autoescape=True))
+    served = OutcomeRow.draft_version.in_(select(VersionRow.id).where(lines))
+    drafted, rounds, draft_ms, verify_ms = summed(store.db, COSTS, served)
     return (draft_ms / drafted) / (verify_ms / rounds) if drafted and 2 * drafted >= rounds and verify_ms else 0.0
 
 

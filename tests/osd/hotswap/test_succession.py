@@ -13,10 +13,10 @@ from osd.hotswap import succession
 from osd.hotswap.succession import break_even, judge_heir, read, weight_of
 from osd.models.pair import Pair, load_pair
 from storage.names import line_name
-from storage.records import Request, VersionState
+from storage.records import Request, VersionState, new_id
 from storage.settings import Settings, load_settings
 from storage.store import Store
-from tests.storage.make import outcome
+from tests.storage.make import outcome, write_weights
 from tests.support.models import noisy, prompts, random_module
 
 Pairs = dict[str, Pair]
@@ -92,13 +92,22 @@ def test_distributions_are_those_of_a_plain_pass(store: Store, settings: Setting
             torch.testing.assert_close(read(decoder, some), logits[torch.from_numpy(some.positions).long() - 1])
 
 
-def test_what_drafting_costs_is_told_by_rounds_that_draft_and_not_by_tries(store: Store) -> None:
-    version = "default-000000-00000000"
-    assert break_even(store, version) == 0.0, "it served none"
-    store.outcomes.add([outcome(rounds=100, drafted=20, draft_ms=200.0, verify_ms=500.0)], "w")
-    assert break_even(store, version) == 0.0, "a try of one row takes as long as a draft for all"
-    store.outcomes.add([outcome(request_id="s", rounds=100, drafted=380, draft_ms=600.0, verify_ms=500.0)], "w")
-    assert break_even(store, version) == pytest.approx((800 / 400) / (1000 / 200))
+def test_what_drafting_costs_is_told_by_rounds_that_draft_and_not_by_tries(store: Store, tmp_path: Path) -> None:
+    """All of a draft count, about whatever target: of a few rounds alone it is told by what else the machine did."""
+    write_weights(tmp_path / "draft", 1.0)
+    first, second = (store.versions.register_root("default", tmp_path / "draft", target=one * 64).id for one in "ab")
+    other = store.versions.register_root("default-2", tmp_path / "draft", target="a" * 64).id
+    assert break_even(store, first) == 0.0, "it served none"
+
+    def serve(version: str, drafted: int, draft_ms: float) -> None:
+        served = outcome(request_id=new_id(), draft_version=version, rounds=100, drafted=drafted, draft_ms=draft_ms)
+        store.outcomes.add([replace(served, verify_ms=500.0)], "w")
+
+    serve(first, 20, 200.0)
+    assert break_even(store, first) == 0.0, "a try of one row takes as long as a draft for all"
+    serve(second, 380, 600.0)
+    serve(other, 400, 9000.0)
+    assert break_even(store, first) == break_even(store, second) == pytest.approx((800 / 400) / (1000 / 200))
 
 
 def test_an_heir_must_beat_number_0_and_not_drafting() -> None:
