@@ -15,16 +15,19 @@ from osd.bench.examine.verdict import verdict
 from osd.bench.harness.prompts import texts_by_set
 from osd.bench.plans import Examination
 from osd.engine.engine import Engine
+from osd.engine.pass_costs import probe
 from osd.models.features.base import FeatureDraftMismatch
+from osd.models.features.decoder import FeatureModel
 from osd.models.features.files import FOR_TARGET
 from osd.models.pair import Pair, load_pair, row_limit
 from osd.models.vocabulary import load_tokenizer
 from osd.prompts import encode
 from router.clusters import find_clusters
+from router.throughput import Costs
 from storage.errors import BadInput, ModelNotLoaded, VocabularyMismatch
 from storage.records import DEFAULT_DRAFT, Request
 from storage.settings import Settings
-from storage.versions.feature_kinds import read_config
+from storage.versions.feature_kinds import AT_ONCE, read_config
 
 SAMPLE = 24
 """Prompts with which other templates are tried."""
@@ -40,7 +43,7 @@ def examine(asked: Examination, target: str, folder: Path, stored: Sequence[Answ
     except (FeatureDraftMismatch, VocabularyMismatch) as error:
         named = [f"This draft does not go with this target: {error.facts['reason']} Take one that was made for it."]
         return leave(Examined(asked.draft, target, named, None, {}), asked.out)
-    work = _Work(pair, settings, asked)
+    work = ExaminedPair(pair, settings, asked)
     answered = work.answer(work.prompts(raw=asked.raw)) if asked.prompts else list(stored)
     figures = work.figures(answered)
     own, differs = _own_tokenizer(folder, pair)
@@ -67,14 +70,14 @@ def _own_tokenizer(folder: Path, pair: Pair) -> tuple[Any, str | None]:
     return own if template else None, " and ".join(differs) or None
 
 
-class _Work:
+class ExaminedPair:
     """A pair that answers and reads."""
 
     def __init__(self, pair: Pair, settings: Settings, asked: Examination) -> None:
         self._pair, self._asked, self._settings = pair, asked, settings
         alone = settings.changed(gamma={"rule": "fixed", "initial": 0}, drafters={"kind": "causal"})
-        self._engine = Engine(pair, alone)
-        self._engine.probe()
+        self._engine = engine = Engine(pair, alone)
+        probe(engine.target, engine.pool, pair, alone)  # whatever the rule weighs: what γ makes is told by it
 
     def prompts(self, *, raw: bool, tokenizer: Any = None) -> list[tuple[tuple[int, ...], str]]:
         """Return the prompts as tokens, with the file that each is from; of what is too long nothing."""
@@ -101,8 +104,16 @@ class _Work:
         if not usable:
             raise BadInput(reason="No text has an answer of two tokens or more; give other prompts.")
         readings = [read_answer(self._pair, *one) for one in usable]
-        costs = self._engine.pass_costs.of(DEFAULT_DRAFT, GAMMA)
-        return figures_of(readings, self._pair.tokenizer, self._pair.eos_ids, costs)
+        empty = len(answered) - len(usable)
+        return figures_of(readings, self._pair.tokenizer, self._pair.eos_ids, self.costs(), empty)
+
+    def costs(self) -> Costs | None:
+        """Return what rounds cost; a draft that drafts all tokens at once makes one pass, however many they are."""
+        costs, draft = self._engine.pass_costs.of(DEFAULT_DRAFT, GAMMA), self._pair.draft
+        if costs is None or not (isinstance(draft, FeatureModel) and draft.draft.kind in AT_ONCE):
+            return costs
+        alone, *others = costs.verify_ms
+        return Costs(0.0, [alone, *(ms + costs.draft_ms for ms in others)])
 
     def templates(self, own: Any) -> dict[str, Figures]:
         """Return the figures of some prompts in other templates: without the target's, or with it, and in the

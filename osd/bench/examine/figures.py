@@ -25,6 +25,8 @@ class Figures:
     """The measures of one draft on some answers."""
 
     answers: int
+    empty: int
+    """Further answers, which ended before anything was drafted."""
     positions: int
     alpha: float
     """Mean Σ min(p, q) of a chain's first token."""
@@ -49,8 +51,10 @@ class Figures:
         return max(timed, key=lambda row: row["speed"]) if timed else self.gammas[3]
 
 
-def figures_of(readings: Sequence[AnswerReading], tokenizer: Any, ends: frozenset[int], costs: Costs | None) -> Figures:
-    """Return the measures of some readings, at least one."""
+def figures_of(
+    readings: Sequence[AnswerReading], tokenizer: Any, ends: frozenset[int], costs: Costs | None, empty: int = 0
+) -> Figures:
+    """Return the measures of some readings, at least one, and of ``empty`` answers beside them."""
     overlap = np.concatenate([each.overlap for each in readings])
     right = np.concatenate([each.right[0] for each in readings])
     said = [each.text[len(each.text) - len(each) :] for each in readings]
@@ -64,7 +68,7 @@ def figures_of(readings: Sequence[AnswerReading], tokenizer: Any, ends: frozense
     at_end = np.isin(tokens, [*ends])
     by = {name: _grouped(label, overlap, right) for name, label in labels.items()}
     return Figures(
-        len(readings), len(overlap), float(overlap.mean()), float(right.mean()),
+        len(readings), empty, len(overlap), float(overlap.mean()), float(right.mean()),
         float(np.concatenate([each.confidence for each in readings]).mean()),
         (int(at_end.sum()), int((at_end & right).sum())), {"depth": _depths(readings)} | by,
         _refused(tokens[~right], likeliest[~right], tokenizer), _gammas(readings, costs), _break_even(costs),

@@ -12,6 +12,8 @@ SURE = 0.3
 """Mean confidence of a draft that has learned something."""
 BETTER, FACTOR = 0.05, 1.25
 """By how much more, and how many times as much, another template must bring to be taken for the draft's own."""
+EMPTY = 0.25
+"""By how much the share of answers that end at once must be larger than in another template."""
 FAR = 0.6
 """Share of the others' acceptance below which a group is said to be unknown to the draft."""
 LEAST_SHARE = 0.05
@@ -34,13 +36,22 @@ def _template(figures: Figures, templates: Mapping[str, Figures], tokenizers: st
     name = max(templates, key=lambda each: templates[each].alpha, default=None)
     if name is None:
         return
-    there = templates[name].alpha
-    if there > figures.alpha + BETTER and there > FACTOR * figures.alpha:
-        also = f" (its folder has {tokenizers})" if tokenizers else ""
+    there, also = templates[name], f" (its folder has {tokenizers})" if tokenizers else ""
+    if there.alpha > max(figures.alpha + BETTER, FACTOR * figures.alpha, 2 * CHANCE):
         yield (
             f"The chat template is wrong: of what the draft says {figures.alpha:.2f} is accepted as you serve, and "
-            f"{there:.2f} {name}{also}. Teach it from your traffic, or serve with the template that it was taught with."
+            f"{there.alpha:.2f} {name}{also}. Teach it from your traffic, or serve with the template that it was "
+            "taught with."
         )
+    elif _empty(figures) > _empty(there) + EMPTY:
+        yield (
+            f"The chat template is wrong: as you serve {_empty(figures):.0%} of the answers end at once, and "
+            f"{_empty(there):.0%} {name}{also}. Serve {name}."
+        )
+
+
+def _empty(figures: Figures) -> float:
+    return figures.empty / (figures.empty + figures.answers)
 
 
 def _chance(figures: Figures, bound: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from osd.bench.examine.examine import examine
+from osd.bench.examine.examine import ExaminedPair, examine
 from osd.bench.examine.figures import Figures, figures_of
 from osd.bench.examine.reading import classes_of, looked_up, read_answer, rounds_of
 from osd.bench.examine.verdict import verdict
@@ -145,6 +145,10 @@ def test_a_wrong_template_and_end_are_named(good: Figures) -> None:
     said = verdict(bad, {"without a chat template": good}, "another chat template")
     assert said[0].startswith("The chat template is wrong") and "0.60 without a chat template" in said[0]
     assert "chat template" not in verdict(good, {"without a chat template": bad}, None)[0]
+    ended = verdict(replace(good, answers=4, empty=8), {"in the target's chat template": good}, None)[0]
+    assert ended.startswith("The chat template is wrong: as you serve 67% of the answers end at once, and 0% in the")
+    strange = replace(good, alpha=0.04, right=0.04, confidence=0.6, by={})  # and hardly better in another template
+    assert verdict(strange, {"raw": replace(good, alpha=0.1)}, None)[0].startswith("This draft was made for another")
     assert any("past the end" in each for each in verdict(replace(good, by={}, ends=(10, 0)), {}, None))
 
 
@@ -158,6 +162,14 @@ def test_it_leaves_a_page_a_picture_and_numbers(tmp_path: Path) -> None:
     assert numbers["sentence"] == found.findings[0] and found.files["picture"].stat().st_size > 1000
     assert {"depth", "class", "topic", "context"} == numbers["figures"]["by"].keys()
     assert numbers["figures"]["positions"] == sum(row["positions"] for row in numbers["figures"]["by"]["class"])
+    assert all(row["speed"] and row["lookup speed"] for row in found.figures.gammas), "whatever the rule, it was timed"
+
+
+@pytest.mark.parametrize(("kind", "passes"), [("eagle", True), ("medusa", False)])
+def test_a_draft_that_drafts_all_tokens_at_once_costs_one_pass(kind: str, passes: bool) -> None:
+    plan = Examination("draft", max_tokens=NEW)
+    costs = ExaminedPair(feature_pair(kind), settings(), plan).costs()
+    assert costs and (costs.draft_ms > 0) is passes and costs.verify_ms[1] > 0
 
 
 def test_a_draft_that_names_another_target_is_told_at_once(tmp_path: Path) -> None:
