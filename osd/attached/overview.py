@@ -96,8 +96,12 @@ def verdict(said: Mapping[str, Any] | None, line: Line = ()) -> str | None:
     known = [(one["break_even"], one["best"]) for one in said["batches"] if one["break_even"] is not None]
     if not known:
         return "drafts nothing yet: it measures what drafting costs"
-    now = "nothing" if said["accepted"] is None else f"{said['accepted']:.2f}"
-    goal, length = min(known)
+    accepted, (goal, length) = said["accepted"], min(known)
+    now = "nothing" if accepted is None else f"{accepted:.2f}"
+    if goal >= 1:
+        return f"drafts nothing: on this machine nothing that is accepted would pay for drafting; now {now}"
+    if accepted is not None and accepted >= goal:
+        return f"drafts nothing yet: it would pay from {goal:.2f} accepted, now {now}, which is not proven yet"
     shares = [(answers, (tokens_per_round(alpha, length) - 1) / length) for answers, alpha in line]
     left = answers_to_go(shares, goal)  # of what is drafted, as the goal is
     to_go = "" if left is None else f"; about {float(f'{left:.2g}'):,.0f} answers to go"

@@ -44,6 +44,7 @@ def demo(here: CommandContext, options: DemoOptions, output: Output) -> None:
     if facts is None:
         from osd.demo.runner.run import last_line, run_demo
 
+        console.print("Loading the small pair; this takes three minutes and more. Ctrl-C ends it at any time.")
         stay = options.serve and console.is_terminal and not output.as_json
         results = run_demo(here.settings, options, out, console, port=port, stay=stay)
         facts = last_line(results) | {"interrupted": results.facts["interrupted"]}

@@ -128,6 +128,10 @@ def _answer(row: Row[Any]) -> RunAnswer:
     )  # fmt: skip
 
 
+HALF = 0.5
+"""Share of the target's probability that was not kept, from which a gate can hardly tell anything."""
+
+
 def why_none(state: str, result: Mapping[str, Any]) -> str | None:
     """Return why a run ended without a version that serves, by its state and result; None where it has one."""
     evidence = result.get("evidence") or {}
@@ -136,7 +140,11 @@ def why_none(state: str, result: Mapping[str, Any]) -> str | None:
         return reason
     how = "worse" if evidence["worse"] else "unproven"
     needed = f"a gain above {evidence.get('min_gain', 0):g} had to be sure at {100 * evidence['confidence']:g} %"
-    return f"{how}: it gained {gain:+.4f} on {evidence['requests']} requests, and {needed}"
+    unread = evidence.get("unknown_after") or 0.0
+    hint = f"; of the target's probability {unread:.0%} was not kept: learn.teacher = recompute reads all of it"
+    return (
+        f"{how}: it gained {gain:+.4f} on {evidence['requests']} requests, and {needed}{hint if unread > HALF else ''}"
+    )
 
 
 def without_version(db: Database, draft: str) -> RunAnswer | None:

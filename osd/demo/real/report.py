@@ -119,8 +119,8 @@ def draw_gain(trace: RealTrace) -> Any:
     single = [turn.plain_seconds / turn.seconds for turn in trace.turns]
     speed.plot(minutes, [m["drafted_rate"] for m in moving], color=ONLINE, lw=2.2, label="with drafts")
     speed.plot(minutes, [m["plain_rate"] for m in moving], color=FROZEN, lw=1.8, ls=(0, (4, 2)), label="without")
-    gain.plot(minutes, single, ls="", marker="o", ms=4, color=ONLINE, alpha=0.4, label="one question")
-    gain.plot(minutes, [m["gain"] for m in moving], color=ONLINE, lw=2.2, label=f"last {RECENT}")
+    gain.plot(minutes, single, ls="", marker="o", ms=4, color=ONLINE, alpha=0.4, label="gain of one question")
+    gain.plot(minutes, [m["gain"] for m in moving], color=ONLINE, lw=2.2, label=f"gain of the last {RECENT}")
     gain.axhline(1.0, color=FROZEN, lw=1.4, ls=(0, (4, 2)))
     where = [at / 60 for at, _ in trace.swaps]
     foot = [min([0.8, *single])] * len(where)

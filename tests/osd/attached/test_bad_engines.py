@@ -66,6 +66,9 @@ def test_a_vllm_without_the_middleware_or_the_plugin_or_with_another_token_is_to
     assert "OSD_VLLM_TOKEN" in refusal(running.url, token="another token")
     for folder, says in {"/etc": "OSD_VLLM_FOLDERS", str(tmp_path / "nowhere"): "sees no folder"}.items():
         assert says in refusal(running.url, lambda client, folder=folder: client.publish(Path(folder), "0" * 64, "v"))
+    fake.vllm_config.speculative_config.model = "/etc"  # what vLLM was started with may be loaded again
+    again = refusal(running.url, lambda client: client.publish(Path("/etc"), "0" * 64, "v"))
+    assert "holds no .safetensors" in again
     running.stop()
     bare = Running(FastAPI())
     assert "osd-llm-vllm" in refusal(bare.url)

@@ -199,6 +199,19 @@ def test_what_is_measured_is_told_beside_the_file(tmp_path: Path) -> None:
     assert verdict(told) == "drafts with lengths that were set"
 
 
+@pytest.mark.parametrize(
+    ("pays_from", "accepted", "said"),
+    [
+        (0.4, 0.11, "drafts nothing yet: pays from 0.40 accepted, now 0.11"),
+        (0.33, 0.34, "drafts nothing yet: it would pay from 0.33 accepted, now 0.34, which is not proven yet"),
+        (1.32, 0.11, "drafts nothing: on this machine nothing that is accepted would pay for drafting; now 0.11"),
+    ],
+)  # fmt: skip
+def test_words_say_what_keeps_it_from_drafting(pays_from: float, accepted: float, said: str) -> None:
+    batch = {"length": 0, "best": 2, "break_even": pays_from}
+    assert verdict({"fixed": False, "gain": 1.0, "accepted": accepted, "batches": [batch]}) == said
+
+
 def osd(settings: Settings, *arguments: str) -> Any:
     """The command, over the store of the settings."""
     told = {"OSD_STORAGE__DIRECTORY": str(settings.storage.data_directory()), "COLUMNS": "300"}

@@ -14,6 +14,7 @@ from osd.models.features.files import load_feature_draft
 from osd.models.features.target import FeatureTarget
 from osd.models.model_digest import model_digest
 from osd.server.start import PairNames, draft_in_store
+from storage.insights.runs import why_none
 from storage.records import Request, RunState, VersionState
 from storage.runs import ClaimTerms
 from storage.settings import ServeSettings, Settings, load_settings
@@ -265,6 +266,8 @@ def test_list_says_why_the_last_run_brought_no_version(osd, filled):
     why = "unproven: it gained +0.0123 on 4 requests, and a gain above 0 had to be sure at 80 %"
     assert f"ended without a new version: {why}" in " ".join(osd("drafts", "list").stderr.split())
     assert json.loads(osd("stats", "runs", "--json").stdout)[0]["reason"] == why
+    hint = "99% was not kept: learn.teacher = recompute reads all of it"
+    assert str(why_none("rejected", {"evidence": evidence | {"unknown_after": 0.99}})).endswith(hint)
     assert f"({why})" in describe(replace(filled.store.runs.get(run.id), result={
         "evidence": {**evidence, "before": 0.5, "after": 0.5123}, "requests": 1, "seconds": 2.0,
     }))  # fmt: skip

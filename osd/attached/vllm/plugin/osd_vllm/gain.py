@@ -281,9 +281,9 @@ class GainMeter:
 
     def told(self) -> dict[str, Any]:
         """Return what was measured: tokens a second, gain and error over all steps, prefills among them; and by batch
-        size ``rows`` (the largest), the ``length`` taken, ``gain`` and ``error`` of it, or where nothing is drafted of the length that
-        would gain most, the ``break_even`` acceptance of drafted tokens there, and seconds of a step of length 0 ÷
-        those of one in which the draft rests, ``awake``."""
+        size ``rows`` (the largest), the ``length`` taken, ``gain`` and ``error`` of it, or where nothing is drafted of
+        the length that would gain most, the ``break_even`` acceptance of drafted tokens there, and seconds of a step of
+        length 0 ÷ those of one in which the draft rests, ``awake``."""
         tried, kept = self.acceptance.tried, self.acceptance.kept
         rows = [self._told(size, batch) for size, batch in sorted(self._batches.items()) if batch.seen]
         weight = self._others + sum(batch.seen for batch in self._batches.values()) or 1.0

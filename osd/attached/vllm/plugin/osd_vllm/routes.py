@@ -243,8 +243,8 @@ async def served(http: Request) -> list[Facts]:
 @routes.post("/publish")
 async def publish(http: Request, body: PublishBody) -> Facts:
     """Load a folder as the draft on every rank, or on none."""
-    folder = _allowed(body.folder)
     state = http.app.state
+    folder = _allowed(body.folder, state.osd_engine.vllm_config.speculative_config)
     async with state.osd_turn:
         engine = state.osd_engine
         checked = await _ask_each(engine, "osd_draft_check", str(folder), body.sha256)
@@ -288,10 +288,12 @@ async def gain(http: Request) -> Facts | None:
     return told
 
 
-def _allowed(given: str) -> Path:
-    """Return a folder that may be loaded from. Raises 403 for one outside OSD_VLLM_FOLDERS, 409 for none."""
-    folder = Path(given).resolve()
-    if not any(folder.is_relative_to(allowed) for allowed in options().folders):
+def _allowed(given: str, speculative: Any) -> Path:
+    """Return a folder that may be loaded from. Raises 403 for one outside OSD_VLLM_FOLDERS that is not the draft of
+    vLLM's start, 409 for none."""
+    folder, first = Path(given).resolve(), getattr(speculative, "model", None)
+    own = first is not None and folder == Path(first).resolve()
+    if not own and not any(folder.is_relative_to(each) for each in options().folders):
         reason = f"{given} is below none of OSD_VLLM_FOLDERS of this vLLM; add the folder of osd's versions to it"
         raise HTTPException(403, f"{reason} and start vLLM again")
     if not folder.is_dir():
