@@ -174,6 +174,7 @@ class Loop:
         note(f"{self.arm}: {first} {' '.join(words)}")
         self.rewards.append(float(words[0]))
         self.rollouts.append(asked)
+        (self.own / "rollouts.json").write_text(json.dumps([self.rewards, self.rollouts]))
         if (step + 1) % max(1, self.plan.steps // self.plan.compare) == 0:
             self.equal += self._compare(self.own / f"step-{step % 2}")
 
@@ -182,8 +183,8 @@ class Loop:
         code = TIMED + code.replace("lr=1e-4", f"lr={self.plan.rate}")
         code = code.replace(f":{PORT + 1}", f":{self.port + 1}").replace(f":{PORT}", f":{self.port}")
         words = [sys.executable, "-u", "-c", code, str(self.own / "base"), str(self.plan.steps)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        return subprocess.Popen(words, env=self.env | {"SERVER": str(server)}, text=True, **pipes)
+        env = self.env | {"SERVER": str(server)}
+        return subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     @contextmanager
     def _process(self, command: str) -> Iterator[subprocess.Popen[bytes]]:
