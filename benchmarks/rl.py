@@ -323,6 +323,7 @@ def draw(found: dict[str, Rows], out: Path) -> Path:
         panels[2].plot(*smoothed(rows, "reward"), label=arm, color=colour)
     for axes, words in zip(panels, ("expected acceptance α", "tokens a second", "mean reward"), strict=True):
         axes.set_ylabel(words)
+        axes.set_xlim(0, max(map(len, found.values())) - 1)
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False, loc="lower right")
         dress(axes)
