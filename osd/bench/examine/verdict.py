@@ -73,8 +73,10 @@ def _groups(figures: Figures) -> Iterator[str]:
     """Yield what is said of groups that are far worse than the others, the largest loss first."""
     if figures.alpha <= CHANCE:
         return
-    kinds = ("class", "topic", "context")
-    unknown = [(loss, what, row) for what in kinds for loss, row in _far(figures.by.get(what, []))]
+    kinds = {what: [*_far(figures.by.get(what, []))] for what in ("class", "topic", "context")}
+    if kinds["class"] or kinds["topic"]:
+        kinds.pop("context")  # texts of what it does not know may be the longer ones
+    unknown = [(loss, what, row) for what, found in kinds.items() for loss, row in found]
     for _, what, row in sorted(unknown, key=lambda each: -each[0]):
         others = f"{row['alpha']:.2f} are accepted, of the others {row['others']:.2f}"
         if what == "context":

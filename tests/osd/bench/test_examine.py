@@ -136,6 +136,9 @@ def test_what_it_never_learned_is_named(good: Figures) -> None:
         "context": [group("0 to 64", 0.7), group("64 to 256", 0.1)],
     }
     assert verdict(replace(good, by=by), {}, None)[0].startswith("It knows other lengths of text: at 64 to 256")
+    by["topic"] = [group("sql", 0.7), group("code", 0.1)]
+    both = verdict(replace(good, by=by), {}, None)
+    assert both[0].startswith("It never learned code") and not any("other lengths" in each for each in both)
     few = {"class": [group("words", 0.7), group("code", 0.2, 20)]}
     assert verdict(replace(good, by=few), {}, None)[0].startswith(("Serve", "Do not", "Draft by"))
 
