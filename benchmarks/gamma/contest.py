@@ -26,7 +26,6 @@ from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, Signal
 from osd.gamma.costs.model import nearly
 from osd.gamma.planner import GammaPlanner
-from osd.models.model import Model
 from osd.models.pair import Pair
 from osd.sequence import Completion
 from storage.errors import BadSetting
@@ -272,8 +271,7 @@ def with_random_draft(pair: Pair, seed: int = 0) -> Pair:
             if weight.dim() > 1:
                 spread = float(weight.float().std())
                 weight.copy_((torch.randn(weight.shape, generator=generator) * spread).to(weight))
-    draft = Model(f"{pair.draft.name}, random weights", module, pair.draft.limit, pair.draft.build)
-    return replace(pair, draft=draft)
+    return replace(pair, draft=replace(pair.draft, name=f"{pair.draft.name}, random weights", module=module))
 
 
 def digest(texts: object) -> str:

@@ -24,6 +24,7 @@ from osd.gamma.base import CostModel, DraftDecision, GammaController, Observatio
 from osd.gamma.rules.fsm import CountingRow
 from storage.errors import BadSetting
 from storage.records import Request
+from tests.support.features import feature_pair
 from tests.support.models import prompts, random_pair
 from tests.support.settings import changed, settings_of
 
@@ -201,6 +202,14 @@ def test_a_random_draft_has_the_shape_and_none_of_the_knowledge() -> None:
     alone = contest.measure(GammaJob(GammaSetting(ALL, 0.0, 2, "random"), ALONE, 0))
     assert good.accepted == good.drafted and bad.accepted < bad.drafted / 2
     assert bad.digest == alone.digest == good.digest
+
+
+def test_a_draft_that_reads_hidden_states_has_a_random_one_too() -> None:
+    pair = feature_pair("eagle")
+    contest = Contest(pair, SERVE, replace(PLAN, random_draft=True), PROMPTS, {})
+    drafted = Entrant("rule", "fixed", 3)
+    good, bad = (contest.measure(GammaJob(GammaSetting(ALL, 0.0, 2, each), drafted, 0)) for each in ("given", "random"))
+    assert bad.accepted < good.accepted and bad.digest == good.digest
 
 
 class Slow(RowByRow):
