@@ -97,7 +97,7 @@ async def _follow_workers(engine: Any) -> None:
     """Follow what the workers say, once they do. Until then they are asked ever more seldom: vLLM logs a traceback of a
     call that they do not know."""
     pause = 2.0
-    while not await _looks_at_version(engine):
+    while not await _look_at_version(engine):
         await asyncio.sleep(pause)
         pause = min(2 * pause, 300.0)
     await asyncio.gather(_follow_version(engine), _follow_target(engine))
@@ -107,10 +107,10 @@ async def _follow_version(engine: Any) -> None:
     """Keep what the sender knows of the version fresh: another API server of this vLLM may have published."""
     while True:
         await asyncio.sleep(2.0)
-        await _looks_at_version(engine)
+        await _look_at_version(engine)
 
 
-async def _looks_at_version(engine: Any) -> bool:
+async def _look_at_version(engine: Any) -> bool:
     try:
         await _served(engine)
     except Exception as error:
