@@ -124,10 +124,11 @@ def test_heads_that_propose_at_once_draft_as_many_tokens_as_they_are_told(
         assert ids_of(ask(url, prompts)) == said, "it rests"
         for length in (GAMMA, 1, 2, 0):
             engine.set_gamma([(1, 4, length)])
-            until(lambda length=length: max(steps_of(ask(url, prompts[:1])[0])[1][4:]) == length)
+            until(lambda length=length: max(steps_of(ask(url, prompts[:1])[0])[1][4:], default=0) == length)
             found = ask(url, prompts)
             assert ids_of(found) == said
-            assert {each for one in found for each in steps_of(one)[1][1:-GAMMA]} == {length}
+            drafted = {each for one in found for each in steps_of(one)[1][1:-GAMMA]}
+            assert drafted == {length} or not (length or any(drafted)), "of answers without drafts no step is told"
 
 
 @pytest.fixture(scope="module")
