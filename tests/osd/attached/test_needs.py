@@ -56,7 +56,7 @@ def test_a_version_has_all_that_the_plugin_relies_on(version: str) -> None:
     [
         ("dynamic_sd_lookup", LIVE_GAMMA, "Scheduler has no dynamic_sd_lookup"),
         ("num_spec_tokens_to_schedule", LIVE_GAMMA, "AsyncScheduler has no num_spec_tokens_to_schedule"),
-        ("update_weight_version", PUBLISH, "v1/engine/async_llm.py has no AsyncLLM.update_weight_version"),
+        ("collective_rpc", PUBLISH, "v1/engine/async_llm.py has no AsyncLLM.collective_rpc"),
         ("init_state", HARVEST, "plugins/endpoint_plugins/interface.py has no EndpointPlugin.init_state"),
         ("cache_salt", HARVEST, "CompletionRequest has no cache_salt"),
         ("initialize_layerwise_reload", PUBLISH, "no initialize_layerwise_reload"),

@@ -51,7 +51,6 @@ NEEDS: dict[str, tuple[Need, ...]] = {
         Need(RUNNER, "GPUModelRunner", ("get_draft_model", "get_model", "drafter")),
         Need("v1/worker/gpu_worker.py", "Worker.get_draft_model"),
         Need("v1/engine/async_llm.py", "AsyncLLM.collective_rpc", ("method", "args")),
-        Need("v1/engine/async_llm.py", "AsyncLLM.update_weight_version", ("new_version",)),
         Need(RELOAD, "initialize_layerwise_reload", ("model",)), Need(RELOAD, "finalize_layerwise_reload"),
         Need("config/vllm.py", "set_current_vllm_config", ("vllm_config",)),
         Need("config/speculative.py", "SpeculativeConfig", ("method", "model", "draft_model_config")),

@@ -242,7 +242,8 @@ async def served(http: Request) -> list[Facts]:
 
 @routes.post("/publish")
 async def publish(http: Request, body: PublishBody) -> Facts:
-    """Load a folder as the draft on every rank, or on none."""
+    """Load a folder as the draft on every rank, or on none. vLLM's weight version is the target's, and stays: a client
+    may ask for that of each token (``return_weight_versions``)."""
     state = http.app.state
     folder = _allowed(body.folder, state.osd_engine.vllm_config.speculative_config)
     async with state.osd_turn:
