@@ -150,6 +150,11 @@ class EngineGain:
     """Whether draft lengths are those that somebody set."""
     at: float
     batches: tuple[BatchGain, ...]
+    harvesting: float | None = None
+    """Share of its time that harvesting takes; None where that is not known."""
+    host: str | None = None
+    """The machine that it runs on, and its ``cores``."""
+    cores: int | None = None
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> EngineGain:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from storage.store import Store
 
 Row = Mapping[str, Any]
+HOUR, RUNS = 3600.0, 1000
+"""Seconds of which learning is told, and runs of them at most."""
 FIRST_LENGTH = 4
 """num_speculative_tokens of a first start with a draft."""
 
@@ -53,18 +55,36 @@ def engine_gains(store: Store) -> list[Row]:
     for engine in store.engines.list():
         if said := engine.facts.get("gain"):
             rows += [
-                _engine_row(engine.name, said, drafting(store, engine)),
+                _engine_row(store, engine.name, said, drafting(store, engine)),
                 *(_batch_row(engine.name, said, one) for one in said["batches"]),
             ]
     return rows
 
 
-def _engine_row(name: str, said: Mapping[str, Any], words: str | None) -> Row:
+def _engine_row(store: Store, name: str, said: Mapping[str, Any], words: str | None) -> Row:
     rate, gain = said["tokens_per_second"], said["gain"]
+    harvesting, learning = said.get("harvesting"), learning_beside(store, said)
+    net = gain and gain * (1 - (harvesting or 0.0)) * (1 - (learning or 0.0))
     return {
         "engine": name, "rows": None, "rate": rate, "without": rate / gain if rate and gain else None, "gain": gain,
         "error": said["error"], "accepted": said["accepted"], "verdict": words,
+        "harvesting": harvesting, "learning": learning, "net": net,
     }  # fmt: skip
+
+
+def learning_beside(store: Store, said: Mapping[str, Any]) -> float | None:
+    """Return the share of the last hour's processor time that training runs took of an engine's machine; None where the
+    machine is not known."""
+    host, cores = said.get("host"), said.get("cores")
+    if not host or not cores:
+        return None
+    since = records.now() - HOUR
+    ended = [
+        run
+        for run in store.runs.list(limit=RUNS)
+        if (run.finished_at or 0) > since and run.holder.startswith(f"{host}:")
+    ]
+    return min(1.0, sum(run.result.get("processor_seconds", 0.0) for run in ended) / (HOUR * cores))
 
 
 def _batch_row(name: str, said: Mapping[str, Any], batch: Mapping[str, Any]) -> Row:

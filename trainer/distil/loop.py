@@ -14,6 +14,7 @@ what is not proven is never served.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -103,6 +104,7 @@ def run_once(
 
 def _train(store: Store, learner: Learner, run: TrainingRun, lease: Lease) -> TrainingRun:
     """Train, judge and settle a claimed run."""
+    began = time.process_time()
     reject_abandoned(store, run)
     facts = learner.collate(run, lease)
     facts |= learner.distil(lease)
@@ -113,6 +115,7 @@ def _train(store: Store, learner: Learner, run: TrainingRun, lease: Lease) -> Tr
         verdict = learner.judge(lease)
         lease.renew()
         learner.remember(version)
+        facts["processor_seconds"] = round(time.process_time() - began, 2)
         ended = settle(store, run, version, verdict, facts, partial(learner.prove, version))
         learner.keep(version, verdict)
         return ended

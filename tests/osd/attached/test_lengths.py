@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,9 @@ from osd.attached.vllm.plugin.osd_vllm.lengths import LiveLengths
 from osd.attached.vllm.plugin.osd_vllm.options import draft_file, gain_file
 from osd.cli.main import app
 from osd.server.metrics.store import StoreCollector
+from storage import records
 from storage.settings import Settings
+from storage.sql.tables import RunRow
 from storage.store import Store
 from tests.osd.attached.conftest import Running
 from tests.support.fake_vllm import TOKEN, FakeEngine, make_app
@@ -44,7 +48,8 @@ class Asked(SimpleNamespace):
     """A request that comes, with vLLM's names for what its prefix cache goes by."""
 
     def __init__(self, name: str, salt: str | None = None, *, resumable: bool = False) -> None:
-        super().__init__(request_id=name, cache_salt=salt, resumable=resumable, block_hashes=[])
+        asked = SimpleNamespace(logprobs=20 if name.endswith("1") else None)
+        super().__init__(request_id=name, cache_salt=salt, resumable=resumable, block_hashes=[], sampling_params=asked)
         self.update_block_hashes()
 
     def update_block_hashes(self) -> None:
@@ -212,6 +217,20 @@ def test_words_say_what_keeps_it_from_drafting(pays_from: float, accepted: float
     assert verdict({"fixed": False, "gain": 1.0, "accepted": accepted, "batches": [batch]}) == said
 
 
+def trained(store: Store, seconds: float) -> None:
+    """Note two runs that ended just now, on this machine and on another one, and the processor time that each took."""
+    parent = store.versions.current("sql").id
+    with store.db.session() as session:
+        for host in (socket.gethostname(), "elsewhere"):
+            session.add(
+                RunRow(
+                    id=host, draft="sql", holder=f"{host}:7:x", state="rejected", started_at=0.0, heartbeat_at=0.0,
+                    lease_until=0.0, parent=parent, request_ids=[], replayed=[], tenants=[], settings={},
+                    finished_at=records.now(), version=None, result={"processor_seconds": seconds},
+                )
+            )  # fmt: skip
+
+
 def osd(settings: Settings, *arguments: str) -> Any:
     """The command, over the store of the settings."""
     told = {"OSD_STORAGE__DIRECTORY": str(settings.storage.data_directory()), "COLUMNS": "300"}
@@ -261,11 +280,13 @@ def test_what_drafting_gains_is_kept_listed_and_exported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("osd.attached.follower.GAIN_LOOKS", 0)
-    lengths = LiveLengths(tmp_path / "gamma", 16, 3)
+    lengths = LiveLengths(tmp_path / "gamma", 16, 3, top_k=20)
     go(lengths, 4000)
+    lengths._cost.share = lambda: 0.25  # type: ignore[method-assign]
     lengths._tell()
     engine = VllmEngine(live.url, TOKEN)
     store.versions.register_root("sql", folders["draft"], target=engine.probe().digest)
+    trained(store, (os.cpu_count() or 1) * 360.0)
     store.engines.add("gpu-1", live.url, "sql", {})
     attachment = Attachment(store, settings, lambda *_: VllmEngine(live.url, TOKEN))
     attachment.start()
@@ -278,6 +299,8 @@ def test_what_drafting_gains_is_kept_listed_and_exported(
     assert f"drafts: {said.gain:.2f} × without" in osd(settings, "engines", "list").stdout.replace("\n", " ")
     rows = json.loads(osd(settings, "stats", "gain", "--by", "engine", "--json").stdout)
     assert rows[0]["gain"] == pytest.approx(said.gain) and rows[1]["rows"] == 2
+    assert rows[0]["harvesting"] == pytest.approx(0.25, abs=0.01) and rows[0]["learning"] == pytest.approx(0.1)
+    assert rows[0]["net"] == pytest.approx(said.gain * (1 - rows[0]["harvesting"]) * 0.9)
 
 
 def test_an_engine_is_paused_and_resumed(

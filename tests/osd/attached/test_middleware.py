@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -42,6 +43,9 @@ class KeptRecords:
 
     def skipped(self) -> None:
         self.incomplete += 1
+
+    def timed(self) -> nullcontext[None]:
+        return nullcontext()
 
     def close(self) -> None:
         self.closed = True

@@ -42,7 +42,8 @@ class HarvestMiddleware:
             await self.app(scope, receive, send)
             return
         body, gone = await whole_body(receive)
-        harvest = self._harvest(scope, body, send) if not gone else None
+        with self.sender.timed():
+            harvest = self._harvest(scope, body, send) if not gone else None
         if harvest is None:
             await self.app(scope, _replay(body, receive, gone), send)
             return
@@ -153,7 +154,8 @@ class _Answer:
         self.kept += message.get("body", b"")
         events = self.kept.split(b"\n\n")
         self.kept = events.pop()
-        out = b"".join(self._event(event) for event in events)
+        with self.sender.timed():
+            out = b"".join(self._event(event) for event in events)
         more = message.get("more_body", False)
         if not more:
             out += self.kept
@@ -177,7 +179,8 @@ class _Answer:
         if message.get("more_body", False):
             return
         try:
-            out = _encode(self.exchange.client_answer(json.loads(self.kept)))
+            with self.sender.timed():
+                out = _encode(self.exchange.client_answer(json.loads(self.kept)))
         except Exception as error:
             self.sender.failed(error)
             out = self.kept
@@ -194,7 +197,8 @@ class _Answer:
                 self.sender.skipped()
                 return
             seen = {"ended": time.time(), "version_after": self.sender.serving}
-            self.sender.put(self.facts | seen | self.exchange.record())
+            with self.sender.timed():
+                self.sender.put(self.facts | seen | self.exchange.record())
         except Exception as error:
             self.sender.failed(error)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .gain import GainMeter
+from .harvest_cost import HarvestCost
 from .options import draft_file, gain_file, write_whole
 from .rest import DraftRest
 
@@ -35,10 +36,11 @@ class LiveLengths:
     """vLLM's ``dynamic_sd_lookup``: the draft length of a step by its number of requests. Those of a file, while there
     is one, else what the meter finds worth while."""
 
-    def __init__(self, path: Path, rows: int, most: int) -> None:
-        """``rows``: max_num_seqs; ``most``: num_speculative_tokens."""
+    def __init__(self, path: Path, rows: int, most: int, top_k: int = 0) -> None:
+        """``rows``: max_num_seqs; ``most``: num_speculative_tokens; ``top_k``: likeliest tokens that osd asks for."""
         self.meter = GainMeter(most)
         self._rest = DraftRest(self.meter)
+        self._cost, self._harvested, self._top_k = HarvestCost(), set[str](), top_k
         self._path, self._rows, self._most = path, rows, most
         self._fixed: list[int] | None = None
         self._said = self._draft = b""
@@ -68,12 +70,15 @@ class LiveLengths:
 
     def admit(self, request: Any) -> None:
         """Take note of a request that comes. One that goes on with an earlier one's cache stays as it is."""
+        if self._top_k and getattr(request.sampling_params, "logprobs", None) == self._top_k:
+            self._harvested.add(request.request_id)
         if self.rests and not request.resumable:
             self._rest.admit(request)
 
     def begin(self, step: Any) -> None:
         """Note when a step was scheduled, and whether the draft rests in it."""
         self._rest.begin(step, self.rests)
+        self._harvested -= step.finished_req_ids
         self._begun.append((step, time.perf_counter()))
 
     def note(self, step: Any, done: Any) -> None:
@@ -101,6 +106,9 @@ class LiveLengths:
         rows, took, tokens = len(emitted), now - since, sum(emitted.values())
         if self._fixed is None:
             self._rest.count()
+        if told:
+            kind = rows, step.num_spec_tokens_to_schedule, step.osd_rests
+            self._cost.note(kind, len(self._harvested.intersection(emitted)) / rows, took)
         if not told:
             self.meter.other_step(took, tokens)
         elif step.osd_rests:
@@ -128,6 +136,7 @@ class LiveLengths:
 
     def _tell(self) -> None:
         told = {**self.meter.told(), "fixed": self._fixed is not None, "at": time.time()}
+        told["harvesting"] = self._cost.share()
         if self._fixed is not None:  # nothing is compared then
             told |= {"gain": None, "batches": [{**one, "length": self[one["rows"]]} for one in told["batches"]]}
         try:

@@ -256,7 +256,6 @@ async def publish(http: Request, body: PublishBody) -> Facts:
             loaded = await _ask_each(engine, "osd_draft_load", body.sha256, body.version)
         except Exception as error:
             raise HTTPException(422, _sentence(error)) from None
-        await engine.update_weight_version(body.version)
         if path := options().gamma:
             write_whole(draft_file(path), body.version)
         await _served(engine)
@@ -286,7 +285,9 @@ async def gain(http: Request) -> Facts | None:
         told: Facts = json.loads(gain_file(path).read_text())
     except (OSError, ValueError):
         return None
-    return told
+    if told.get("harvesting") is not None:
+        told["harvesting"] += sender().busy()
+    return told | {"host": socket.gethostname(), "cores": os.cpu_count()}
 
 
 def _allowed(given: str, speculative: Any) -> Path:

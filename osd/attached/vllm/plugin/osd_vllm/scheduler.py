@@ -44,7 +44,10 @@ def _with_live_gamma(base: Any) -> Any:
             path, fixed = options().gamma, fixed_lengths(self.vllm_config) or lacking(LIVE_GAMMA)
             self._osd: LiveLengths | None = None
             if path and not fixed and self.num_spec_tokens:
-                self._osd = LiveLengths(path, self.scheduler_config.max_num_seqs, self.num_spec_tokens)
+                asked, rows = options().top_k, self.scheduler_config.max_num_seqs
+                allowed = self.vllm_config.model_config.max_logprobs
+                asked = asked if allowed < 0 else min(asked, allowed)
+                self._osd = LiveLengths(path, rows, self.num_spec_tokens, asked)
                 self.dynamic_sd_lookup = self._osd
 
         def add_request(self, request: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import gzip
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -22,6 +23,8 @@ import urllib.parse
 import urllib.request
 import uuid
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,8 @@ ASKED = 5.0
 """Seconds until it must have said what it wants."""
 AGAIN = 2.0
 """Seconds after a failure until the next try."""
+APART = 16
+"""Answers of which one is asked for text alone, where a scheduler class measures steps."""
 ROWS = 64
 """Elements of a list that are encoded at once: with 20 numbers in each, a millisecond's worth."""
 REFUSED = (400, 413, 415, 422)
@@ -63,6 +68,8 @@ class Sender:
         """Whether the middleware is in place."""
         self.serving: str | None = None
         """Digest of the draft that serves; None until somebody has asked the workers, and where ranks differ."""
+        self.spent, self._began = 0.0, time.monotonic()
+        """Processor seconds that the middleware took, of the process that answers clients."""
         self.texts_alone = False
         """Whether the collector learns from texts alone: no likeliest tokens are asked for, and every text is whole."""
         self.target: str | None = None
@@ -71,6 +78,7 @@ class Sender:
         """That at the first look."""
         self._unproven: list[Json] = []
         """Records that ended after the last look at the target."""
+        self._answers = itertools.count(1)
         self._queue: queue.Queue[Json] = queue.Queue(options.queue)
         self._spool = Spool(options.spool, options.spool_mb << 20) if options.spool else None
         self._context = ssl.create_default_context()
@@ -93,14 +101,28 @@ class Sender:
 
     def depth(self) -> int:
         """Return how many of the likeliest tokens the next answer is asked for: none where texts are enough,
-        and while positions of a second to come were harvested already. vLLM takes time for each of them."""
-        if self.texts_alone:
+        while positions of a second to come were harvested already, and for one answer of APART. vLLM takes time for
+        each of them, and by these few it is told how much."""
+        if self.texts_alone or (self.options.gamma and next(self._answers) % APART == 0):
             return 0
         most, now = self.options.positions, time.monotonic()
         if not most:
             return self.k
         self._left, self._filled = min(float(most), self._left + most * (now - self._filled)), now
         return self.k if self._left > 0 else 0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the processor time of a block as taken by harvesting."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self.spent += time.thread_time() - began
+
+    def busy(self) -> float:
+        """Return the share of its process's time that the middleware took so far."""
+        return self.spent / (time.monotonic() - self._began)
 
     def salt(self, version: str | None) -> str | None:
         """Return what tells blocks of the prefix cache apart: the draft, and the target where it was replaced."""
