@@ -7,6 +7,7 @@ import json
 import pytest
 
 from osd.attached.vllm.engine import PAUSED
+from osd.attached.vllm.plugin.osd_vllm.options import draft_file
 from tests.integration.vllm.conftest import Reply, Serving, ids_of, some_prompts, steps_of
 from tests.support.waiting import until
 
@@ -27,6 +28,7 @@ def test_lengths_follow_what_is_measured_and_texts_stay(vllm: Serving) -> None:
         plain = vllm.ask(asked)
         assert not any(drafted(plain))
         vllm.engine.set_gamma(None)
+        draft_file(vllm.folder / "gamma.json").write_text("another")  # it may rest long after what came before
         measured = [reply for _ in range(4) for reply in vllm.ask(asked)]
         assert ids_of(measured) == ids_of(plain) * 4
         until(lambda: (said := vllm.engine.gain()) and any(batch.turns for batch in said.batches), "turns are told")
