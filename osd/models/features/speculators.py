@@ -90,6 +90,8 @@ def rewrite_for_speculators(folder: Path, target: FeatureTarget, tokens: int) ->
     path = folder / "model.safetensors"
     tensors = {name.replace("midlayer.", "layers.0."): value for name, value in load_file(path).items()}
     tensors.setdefault("lm_head.weight", target.head.weight.detach().cpu().contiguous())
+    if kind != DFLASH:  # as the library writes it: what is missing is left by it as memory happens to be
+        tensors.setdefault("embed_tokens.weight", target.embeddings.detach().cpu().contiguous())
     save_file(tensors, path, metadata={"format": "pt"})
 
 

@@ -46,6 +46,10 @@ def read(folder: str, found: str) -> None:
     config: Any = SpeculatorModelConfig.from_pretrained(folder)
     config.transformer_layer_config._attn_implementation = "eager"
     draft: Any = SpeculatorModel.from_pretrained(folder, config=config).eval()
+    if (
+        config.speculators_model_type == "dflash"
+    ):  # it never writes these, and takes them for loaded unless they are NaN
+        draft._load_verifier_weights(overwrite_embed_tokens=True)
     tensors = {name: weight.detach().clone() for name, weight in draft.state_dict().items() if "verifier" not in name}
     if config.speculators_model_type == "eagle3":
         tensors |= logits_of(draft, load_file(found))

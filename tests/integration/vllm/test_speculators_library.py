@@ -103,8 +103,10 @@ def require_same_in_the_library(library: Path, kind: str, folder: Path, version:
     for name, weight in draft.state_dict().items():
         assert torch.equal(theirs[name], weight), name
     assert torch.equal(theirs["embed_tokens.weight"], target.embeddings)
-    if kind == "eagle3":
-        for step, each in enumerate(draft.unroll(features, tokens, target.embed, target.head, STEPS)):
+    if kind == "eagle3":  # where a window is full, the library's later steps see it and what was drafted; vLLM a window
+        slides = "sliding_attention" in (draft.config.layer_types or ())
+        steps = draft.unroll(features, tokens, target.embed, target.head, 1 if slides else STEPS)
+        for step, each in enumerate(steps):
             known = tokens.shape[1] - each.shift
             assert (each.logits[:, :known] - theirs[f"logits.{step}"][:, :known]).abs().max() < 1e-4
 
