@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,10 @@ class NightlyPlan:
     """Answers that a night learns from."""
     epochs: Count = 3
     """Its passes over them."""
+    first: Count = 160
+    """Questions served before the first night."""
     requests: Count = 160
-    """Questions served before the first night and after each."""
+    """Questions served after each."""
     interval: Count = 16
     """Requests between two updates of the draft."""
     window: Count = 32
@@ -89,18 +92,19 @@ def styled(answer: str) -> str:
 def bench_nightly(plan: NightlyPlan, settings: Settings, watch: Watch) -> BenchResult:
     """Serve, change the target, and serve on, by each arm. Raises BadPromptFile, PairError."""
     told = [each for each in read_prompts(plan.prompts) if isinstance(each, Prompt) and each.fields.get("response")]
-    wanted = plan.answers * plan.nights + plan.requests * (plan.nights + 1)
+    sizes = [plan.first, *[plan.requests] * plan.nights]
+    wanted = plan.answers * plan.nights + sum(sizes)
     if len(told) < wanted:
         raise BadPromptFile(path=plan.prompts, reason=f"it has {len(told)} answers, and {wanted} are needed")
     random.Random(plan.seed).shuffle(told)
-    asked = [(each.text, each.fields["response"]) for each in told]
-    served, learned = asked[: plan.requests * (plan.nights + 1)], asked[plan.requests * (plan.nights + 1) :]
+    served = (each.text for each in told)
+    days = [list(islice(served, size)) for size in sizes]
+    learned = [(each.text, each.fields["response"]) for each in told[sum(sizes) :]]
     targets = [plan.target]
     for night in range(plan.nights):
         folder = plan.out / f"night-{night + 1}"
         fine_tune(targets[-1], folder, learned[plan.answers * night :][: plan.answers], plan, plan.seed + night)
         targets.append(str(folder))
-    days = [[asked for asked, _ in served[plan.requests * day :][: plan.requests]] for day in range(plan.nights + 1)]
     first, rows = NightlyArm(plan, settings, ARMS[0]), list[dict[str, Any]]()
     found = first.day(0, targets[0], days[0])
     before = rate(found[-2 * plan.window :])

@@ -23,12 +23,17 @@ UNVERSIONED = "unversioned"
 class DraftManager:
     """Manages the drafts of one engine: lets newer versions in and others go. Used by the engine's thread."""
 
-    def __init__(self, pair: Pair, settings: Settings, swap: Swap | None, heads: HeadSwap | None) -> None:
-        """Raises HeadNotLoaded and HeadMismatch for ``gamma.specdecpp.head``, where ``heads`` does not bring another,
-        and NeedsDraft."""
+    def __init__(
+        self, pair: Pair, settings: Settings, swap: Swap | None, heads: HeadSwap | None, costs: CostModel
+    ) -> None:
+        """``costs``: what is known of what passes take.
+
+        Raises HeadNotLoaded and HeadMismatch for ``gamma.specdecpp.head``, where ``heads`` does not bring another, and
+        NeedsDraft.
+        """
         require_drafter(pair, settings)
         self.swap, self.heads = swap, heads
-        self.pool = DraftPool(_first_draft(pair, settings, swap), pair.vocab_size, CostModel(), pair.device)
+        self.pool = DraftPool(_first_draft(pair, settings, swap), pair.vocab_size, costs, pair.device)
         self.pool.head = None if heads else head_in_settings(settings.gamma, pair.draft)
         memory_mb = settings.serve.draft_memory_mb
         self.residence = DraftResidency(self.pool, memory_mb and memory_mb << 20)

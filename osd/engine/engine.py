@@ -64,8 +64,10 @@ class Engine:
         swap: Swap | None = None,
         heads: HeadSwap | None = None,
         proposer: Proposer | None = None,
+        before: Engine | None = None,
     ) -> None:
-        """Wire the parts. ``heads`` and ``proposer`` take the place of those that the settings name.
+        """Wire the parts. ``heads`` and ``proposer`` take the place of those that the settings name; ``before`` is the
+        engine whose target has moved: passes take what they took there, and gamma rules go on after its rules.
 
         Raises BadSetting for a rule or a drafter that there is not, or whose settings are wrong, HeadNotLoaded,
         HeadMismatch, GenerationConfigRefused and CannotServeTrees.
@@ -73,10 +75,12 @@ class Engine:
         self.pair, self.settings = pair, settings
         self.limit, self.lossy = row_limit(pair, settings.serve), LossyRule.of(settings.serve)
         self.recorder, self.swap, self.heads = recorder, swap, heads
-        self.draft_manager = DraftManager(pair, settings, swap, heads)
+        self.draft_manager = DraftManager(pair, settings, swap, heads, before.costs if before else CostModel())
         self.pool = self.draft_manager.pool
         self.admission = AdmissionQueue(pair, router, self.limit, self.draft_manager.want, settings.serve)
         self.planner = make_planner(settings.gamma, self.costs)
+        if before:
+            self.planner.begin_after(before.planner)
         self.pass_costs = PassCosts(self.pool)
         """What passes cost, for routers."""
         self.stats = EngineStats(draft_failures=self.pool.failures.counts)
@@ -139,7 +143,7 @@ class Engine:
 
     def probe(self) -> None:
         """Time a few passes, so that a gamma rule that weighs them begins with what they cost; before any request."""
-        if weighs_costs(self.settings.gamma):
+        if weighs_costs(self.settings.gamma) and not self.costs.known:
             probe(self.target, self.pool, self.pair, self.settings)
 
     def submit(self, request: Request) -> None:

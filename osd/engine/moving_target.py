@@ -94,12 +94,12 @@ class MovingTarget:
             self._store.targets.succeed(old, new)
         self._stack.close()
         try:
-            return self._open(pair)
+            return self._open(pair, self.engine)
         except Exception:  # whatever it is, the other target still serves
-            self._open(self.pair)
+            self._open(self.pair, self.engine)
             raise
 
-    def _open(self, pair: Pair) -> Engine:
-        self.engine = self._stack.enter_context(serving(pair, self._settings, self._store))
+    def _open(self, pair: Pair, before: Engine | None = None) -> Engine:
+        self.engine = self._stack.enter_context(serving(pair, self._settings, self._store, before=before))
         self.pair = pair
         return self.engine

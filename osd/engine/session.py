@@ -37,14 +37,16 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def serving(
-    pair: Pair, settings: Settings, store: Store, *, draft: str | None = None, router: Router | None = None
-) -> Iterator[Engine]:
+    pair: Pair, settings: Settings, store: Store, *, draft: str | None = None, router: Router | None = None,
+    before: Engine | None = None,
+) -> Iterator[Engine]:  # fmt: skip
     """Serve a pair within the block: yields an engine that records what it serves; at the end everything is on the
     disk.
 
     ``draft`` is what the pair's draft is called in the store, ``serve.draft_name`` if None: the default draft, to which
     the default route is led where ``serve.draft_name`` says so. The drafts of other routes are loaded
     from the store as they are needed. ``router`` sends requests to routes; without one it is that of the settings.
+    ``before`` is the engine, which has ended, whose target moved.
     Where the pair has no draft model, no draft of the store is loaded either. Raises NeedsDraft, StoreError when the
     store's draft of that name started from other weights, HeadNotLoaded or HeadMismatch for ``gamma.specdecpp.head``,
     and what is wrong with the files that the router reads.
@@ -75,9 +77,14 @@ def serving(
             router = stack.enter_context(closing(make_router(store, settings.router, lambda name: _costs(known, name))))
         proposer = stack.enter_context(proposer_of(pair, settings, store))
         known.append(
-            Engine(pair, settings, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer)
-        )
+            Engine(
+                pair, settings, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer,
+                before=before,
+            )
+        )  # fmt: skip
         known[0].probe()
+        if swap and (alpha := swap.judged_alpha) is not None:
+            known[0].planner.expect(alpha)
         models = (pair.target, pair.draft) if has_draft(pair) else (pair.target,)
         devices = device_ids(model.module for model in models)
         stack.enter_context(closing(Beacon(load_folder(store.directory), lambda: _load(known[0]), devices)))

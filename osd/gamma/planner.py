@@ -51,6 +51,17 @@ class GammaPlanner:
         """Who planned the newest round of a row, by the row's identity."""
         self._fixed: dict[int, FixedController] = {}
 
+    def begin_after(self, other: GammaPlanner) -> None:
+        """Have rules that can go on after those of an engine whose target has moved."""
+        theirs = [other._usual, *other._by_route.values()]
+        for own, one in zip([self._usual, *self._by_route.values()], theirs, strict=True):
+            getattr(own, "begin_after", lambda _: None)(one)
+
+    def expect(self, alpha: float) -> None:
+        """Tell rules that can use it at what acceptance the first draft was judged."""
+        for own in (self._usual, *self._by_route.values()):
+            getattr(own, "expect", lambda _: None)(alpha)
+
     def controller(self, route: str, costs: CostModel | None = None, tenant: str = DEFAULT_TENANT) -> GammaController:
         """Return a tenant's rule of a route, for the draft that has these costs; None is the first draft."""
         usual = self._by_route.get(route, self._usual)

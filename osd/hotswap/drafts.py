@@ -17,6 +17,7 @@ from osd.hotswap.succession import Succession
 from osd.models.pair import Pair, row_length
 from storage.records import DraftVersion
 from storage.settings import Settings
+from storage.sql.ledger import HEIR_OF
 from storage.store import Store
 from storage.versions.forks import fork
 from storage.versions.heirs import begin_line
@@ -49,6 +50,12 @@ class Swap(CanaryFollower[LoadedVersion]):
     def version(self) -> str:
         """The version of the default draft that is in use."""
         return self.serving[self.draft].id
+
+    @property
+    def judged_alpha(self) -> float | None:
+        """The α that this version has by its judgement on the target; None where it is no heir."""
+        evidence = self.store.versions.get(self.version).evidence
+        return evidence.get("after") if HEIR_OF in evidence else None
 
     def names(self) -> Sequence[str]:
         """Return the default draft and those that were asked for."""

@@ -110,6 +110,11 @@ class Acceptance:
         """Beside the log-odds that :attr:`after` has, of a token that an acceptance head has read: z is how far the
         head's are from those, to begin with believed by half."""
 
+    def begin_after(self, other: Acceptance) -> None:
+        """Begin where another's models are, and be no more certain than at a start: the target is another."""
+        for own, theirs in ((self.first, other.first), (self.after, other.after), (self.then, other.then)):
+            own.mean, own.slope = theirs.mean, theirs.slope
+
     def request(self) -> tuple[Effect, Effect]:
         """Return the terms of a new request: before passes, and after them."""
         return [0.0, self._spread**2], [0.0, self._spread**2]

@@ -25,6 +25,8 @@ TRIES = 8
 """Tries for which a prompt is read."""
 RESTS, FAR = 4, 0.5
 """Rounds for which a plan of no drafts holds, where none would pay at this share of the price either."""
+JUDGED = 0.25
+"""Variance, in log-odds, of an acceptance that was judged on recorded texts."""
 DECLINE, LAST, ON = DraftDecision.DECLINE, DraftDecision.LAST, DraftDecision.ON
 _NO_TERM: Effect = [0.0, 0.0]
 
@@ -114,6 +116,15 @@ class GoodputController:
         """Whether rows draft though that does not pay."""
         self._reading = 0.0
         """What the drafter reads."""
+
+    def begin_after(self, other: GoodputController) -> None:
+        """Go on after another whose target has moved: what it believed is doubted, and tries are not granted anew."""
+        self.acceptance.begin_after(other.acceptance)
+        self.credit = min(self.credit, other.credit)
+
+    def expect(self, alpha: float) -> None:
+        """Begin with the acceptance at which the draft was judged."""
+        self.acceptance.first.mean, self.acceptance.first.var = log_odds(alpha), JUDGED
 
     @property
     def joint(self) -> CostModel:

@@ -17,7 +17,6 @@ from osd.server.core.target_move import TargetMove, UnderWay
 from osd.server.errors import Draining
 from osd.server.http.app import ERRORS
 from storage.errors import BadInput
-from storage.sql.ledger import HEIR_OF
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +62,10 @@ class TargetMover:
 
 def _draft_of(engine: Engine) -> dict[str, Any]:
     """Return what drafts, and by which evidence."""
-    swap = engine.swap
-    serving = None if swap is None else swap.store.versions.get(swap.version)
-    if swap is None or serving is None:
+    if (swap := engine.swap) is None:
         return {"draft_version": None, "divergence": {}, "alpha": None}
-    alpha = serving.evidence.get("after") if HEIR_OF in serving.evidence else None
-    return {"draft_version": serving.id, "alpha": alpha, "divergence": swap.store.targets.divergence(swap.target)}
+    divergence = swap.store.targets.divergence(swap.target)
+    return {"draft_version": swap.version, "alpha": swap.judged_alpha, "divergence": divergence}
 
 
 moves = APIRouter(prefix="/admin", responses=ERRORS)

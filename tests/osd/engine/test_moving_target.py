@@ -14,7 +14,7 @@ import pytest
 
 from osd.engine.engine import Engine
 from osd.engine.moving_target import MovingTarget, TargetRefused
-from osd.models.pair import load_pair
+from osd.models.pair import Pair, load_pair
 from osd.sequence import Completion
 from osd.server.core.target_move import TargetMove, UnderWay
 from osd.server.errors import TargetMoved
@@ -149,15 +149,25 @@ def test_what_is_no_successor_is_refused_by_a_sentence(session: MovingTarget, tm
     assert session.engine.swap.target == session.pair.target.digest  # type: ignore[union-attr]
 
 
+def test_what_passes_take_is_known_once_and_an_heir_is_expected_to_do_as_it_was_judged(
+    session: MovingTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs, told = session.engine.costs, list[float]()
+    monkeypatch.setattr("osd.gamma.planner.GammaPlanner.expect", lambda _, alpha: told.append(alpha))
+    monkeypatch.setattr("osd.hotswap.drafts.Swap.judged_alpha", 0.4)
+    monkeypatch.setattr("osd.engine.engine.probe", lambda *_: pytest.fail("these passes were timed"))
+    assert session.move(session.load(str(tmp_path / "two"))).costs is costs and told == [0.4]
+
+
 def test_what_does_not_begin_leaves_the_old_target(
     session: MovingTarget, modules: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair, opened = session.load(str(tmp_path / "two")), session._open
 
-    def failing(asked: object) -> Engine:
+    def failing(asked: Pair, before: Engine) -> Engine:
         if asked is pair:
             raise RuntimeError("no memory")
-        return opened(asked)  # type: ignore[arg-type]
+        return opened(asked, before)
 
     monkeypatch.setattr(session, "_open", failing)
     with pytest.raises(RuntimeError, match="no memory"):

@@ -24,11 +24,17 @@ def timed(batch: int, draft: float = DRAFT) -> CostModel:
     return costs
 
 
-def play(accepts: float, batch: int, rounds: int, seed: int = 0, sure: bool = True) -> tuple[float, list[int]]:
+def rule_of(batch: int) -> GoodputController:
+    return GoodputController(timed(batch), maximum=12, settings=GoodputSettings())
+
+
+def play(
+    accepts: float, batch: int, rounds: int, seed: int = 0, sure: bool = True, rule: GoodputController | None = None
+) -> tuple[float, list[int]]:
     """Tokens a millisecond ÷ plain decoding's, and tokens drafted, round by round; the draft is as sure of a token
     as it is likely to be accepted, or (not ``sure``) always nearly certain."""
-    chance, costs = random.Random(seed), timed(batch)
-    rule = GoodputController(costs, maximum=12, settings=GoodputSettings())
+    chance, rule = random.Random(seed), rule or rule_of(batch)
+    costs = rule.joint
     rows = [rule.start() for _ in range(batch)]
     tokens, ms, drafted = 0, 0.0, []
     for _ in range(rounds):
@@ -60,6 +66,19 @@ def test_a_good_draft_is_used_and_a_hopeless_one_costs_next_to_nothing(batch: in
         speed, drafted = play(0.01, batch, 1000 // batch, sure=sure)
         assert speed > 0.97
         assert sum(drafted[-50:]) < 0.1 * 50 * batch
+
+
+def test_a_target_that_moves_grants_no_new_tries_and_a_judged_draft_is_believed() -> None:
+    """What was believed of the draft about the target before is doubted."""
+    told, fresh = rule_of(4), rule_of(4)
+    play(0.01, 4, 200, sure=False, rule=told)
+    after = rule_of(4)
+    after.begin_after(told)
+    assert after.acceptance.first.var == fresh.acceptance.first.var > told.acceptance.first.var
+    tries, usual = (sum(play(0.01, 4, 60, 1, sure=False, rule=rule)[1]) for rule in (after, fresh))
+    assert tries < usual / 2
+    after.expect(0.9)
+    assert min(play(0.9, 4, 5, rule=after)[1]) > 0
 
 
 def test_a_few_rounds_of_a_hopeless_draft_that_is_sure_of_itself_cost_a_stake_or_two() -> None:
