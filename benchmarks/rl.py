@@ -70,12 +70,14 @@ def post(url, post=httpx.post, **given):
     spent = time.perf_counter() - began, busy() - worked
     if "usage" in answer.json():
         builtins.print("rollout", answer.json()["usage"]["completion_tokens"], *spent, flush=True)
+    else:
+        builtins.print("move", *spent, flush=True)
     return answer
 
 httpx.post = post
 """
 """Stands before the page's loop: it waits for its turn after each update, and tells the tokens of each rollout, its
-seconds, and the server's processor seconds."""
+seconds, and the server's processor seconds; and the seconds of each move of the target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,9 @@ def bench_rl(plan: RlPlan, settings: Settings, watch: Watch) -> BenchResult:
     for loop in loops:
         found[loop.arm] = by_update(loop.own, loop.rewards, loop.rollouts)
         equal = {"texts_equal": sum(loop.equal), "texts": len(loop.equal)}
-        rows.append({"arm": loop.arm, **summed_up(found[loop.arm]), **rates(loop.rollouts), **equal})
+        wall, busy = (statistics.median(column) for column in zip(*loop.moves, strict=True))
+        moves = {"move_seconds": wall, "move_cpu_seconds": busy}
+        rows.append({"arm": loop.arm, **summed_up(found[loop.arm]), **rates(loop.rollouts), **moves, **equal})
         note(str(rows[-1]))
         (loop.own / "updates.json").write_text(json.dumps(found[loop.arm]))
     picture = draw(found, plan.out)
@@ -133,6 +137,7 @@ class Loop:
     def __init__(self, plan: RlPlan, arm: str, port: int) -> None:
         self.plan, self.arm, self.own, self.port = plan, arm, plan.out / arm.replace(" ", "-"), port
         self.rewards, self.equal, self.rollouts = list[float](), list[bool](), list[list[tuple[float, ...]]]()
+        self.moves = list[tuple[float, ...]]()
         self.api = f"http://127.0.0.1:{port}"
         fixed = {} if plan.gamma is None else {"OSD_GAMMA__RULE": "fixed", "OSD_GAMMA__INITIAL": str(plan.gamma)}
         self.env = os.environ | fixed | ARMS[arm] | {
@@ -166,9 +171,9 @@ class Loop:
         asked = list[tuple[float, ...]]()
         assert loop.stdout is not None
         for first, *words in map(str.split, loop.stdout):
-            if first != "rollout":
+            if first not in ("rollout", "move"):
                 break
-            asked.append(tuple(map(float, words)))
+            (asked if first == "rollout" else self.moves).append(tuple(map(float, words)))
         else:
             raise RuntimeError(f"the loop ended with {loop.wait()}")
         note(f"{self.arm}: {first} {' '.join(words)}")
@@ -275,7 +280,7 @@ def by_update(own: Path, rewards: Sequence[float], rollouts: Rollouts) -> Rows:
                 "drafted": served.drafted, "accepted": served.accepted, "seconds": served.seconds,
                 "rejections": served.rejections, "reward": rewards[number] if number < len(rewards) else None,
                 "heir": [each.get("better") for each in heirs], "number_0": judged.get("before"),
-                "learned": judged.get("after"), "break_even": judged.get("break_even"),
+                "learned": judged.get("after"),
                 "runs": [run.state.value for run in runs],
                 "run_seconds": [run.result.get("seconds") for run in runs],
                 "divergence": store.targets.divergence(one.digest), "rollouts": rollouts[number : number + 1],

@@ -42,8 +42,7 @@ class Swap(CanaryFollower[LoadedVersion]):
         self._asked: dict[str, None] = {}
         self._routed: frozenset[str] = frozenset()
         if self.target is not None:
-            length, confidence = row_length(pair, settings), settings.gate.confidence
-            self._open_lines(Succession(store, pair, self._loader, length, confidence))
+            self._open_lines(Succession(store, pair, self._loader, row_length(pair, settings)))
         self.begin()
 
     @property

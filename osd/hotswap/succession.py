@@ -2,24 +2,22 @@
 
 The successor reads the newest texts of the earlier target again, and so does the heir. That measures two things:
 
-    expected α of the heir      it serves if it is no worse than number 0, and no worse than not drafting
+    expected α of the heir      it serves if it is no worse than number 0, which would serve instead
     divergence of both targets  by it the earlier one's samples weigh less, or nothing (:func:`weight_of`)
 
-A round with one drafted token takes 1 + c of a round without, c the draft's pass ÷ the target's, and brings 1 + α
-tokens: drafting does not lose from α = c on. c is what serving measured of the version that is inherited.
+Whether drafting pays at that α is for the gamma rule to say, which knows what passes take: an heir that does not pay
+yet is still where learning goes on.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from sqlalchemy import or_, select
 from torch import Tensor
 
 from osd.hotswap.loader import Loader
@@ -27,13 +25,8 @@ from osd.models.decoder import Decoder
 from osd.models.pair import Pair
 from osd.verification.rejection_sampling import expected_acceptance
 from storage.errors import PairError, WeightsDamaged
-from storage.insights.recent import summed
-from storage.insights.statistics import rate, student
-from storage.names import LINE, draft_of
+from storage.names import draft_of
 from storage.records import DraftVersion, RequestSamples
-from storage.sql.ledger import HEIR_OF
-from storage.sql.outcome_tables import OutcomeRow
-from storage.sql.tables import VersionRow
 from storage.store import Store
 from storage.versions.heirs import offer_heir
 
@@ -45,7 +38,6 @@ ANCESTORS = 3
 """Earlier targets whose texts are."""
 CHUNK = 256
 """Positions whose distributions are in memory at once."""
-COSTS = ("drafted", "rounds", "draft_ms", "verify_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +50,18 @@ class HeirJudgement:
     """Expected α of number 0."""
     after: float
     """Expected α of the heir."""
-    lower: float
-    """One-sided lower limit of the heir's, texts being the units of chance."""
-    break_even: float
-    """α from which drafting with it does not lose."""
 
     @property
     def good(self) -> bool:
         """Whether it may serve."""
-        return self.lower >= self.break_even and self.after >= self.before
+        return self.after >= self.before
 
 
-def judge_heir(
-    heir: Sequence[float], root: Sequence[float], positions: Sequence[int], break_even: float, confidence: float
-) -> HeirJudgement | None:
+def judge_heir(heir: Sequence[float], root: Sequence[float], positions: Sequence[int]) -> HeirJudgement | None:
     """Judge an heir by the sums of Σ min(p, q) over each text's positions, of it and of number 0. None for fewer than
-    two texts, of which nothing is proven."""
-    found = rate([(own, count) for own, count in zip(heir, positions, strict=True)])  # type: ignore[misc]
-    if found.value is None or found.variance is None:
-        return None
-    lower = max(0.0, found.value - student(confidence, found.freedom) * math.sqrt(found.variance))
+    two texts."""
     total = sum(positions)
-    return HeirJudgement(len(positions), total, sum(root) / total, found.value, lower, break_even)
+    return HeirJudgement(len(positions), total, sum(root) / total, sum(heir) / total) if len(positions) > 1 else None
 
 
 def weight_of(divergence: float) -> float:
@@ -88,24 +70,13 @@ def weight_of(divergence: float) -> float:
     return max(0.0, 1.0 - 2.0 * divergence)
 
 
-def break_even(store: Store, version: str) -> float:
-    """Return α from which drafting with a version does not lose, by what rounds with its draft took about any target,
-    for a few tell what else the machine did; 0 where fewer than every second one drafted: a gamma rule that hardly
-    drafts tries single rows, which pay for a pass alone, and it does not draft with what does not pay."""
-    draft = draft_of(store.versions.get(version).draft)
-    lines = or_(VersionRow.draft == draft, VersionRow.draft.startswith(f"{draft}{LINE}", autoescape=True))
-    served = OutcomeRow.draft_version.in_(select(VersionRow.id).where(lines))
-    drafted, rounds, draft_ms, verify_ms = summed(store.db, COSTS, served)
-    return (draft_ms / drafted) / (verify_ms / rounds) if drafted and 2 * drafted >= rounds and verify_ms else 0.0
-
-
 class Succession:
     """Carries what drafts learned over to the pair's target. Used by one thread, before anything is served."""
 
-    def __init__(self, store: Store, pair: Pair, loader: Loader, length: int, confidence: float) -> None:
-        """``length``: positions of a row; ``confidence``: ``gate.confidence``."""
+    def __init__(self, store: Store, pair: Pair, loader: Loader, length: int) -> None:
+        """``length``: positions of a row."""
         self._store, self._pair, self._loader = store, pair, loader
-        self._length, self._confidence = min(length, pair.target.limit), confidence
+        self._length = min(length, pair.target.limit)
 
     @torch.inference_mode()
     def carry_over(self, drafts: Iterable[str]) -> None:
@@ -142,8 +113,7 @@ class Succession:
         assert isinstance(loaded.decoder, Decoder)
         root = self._pair.draft.decoder(1, self._length)
         own, before = ([text.expected(decoder) for text in texts] for decoder in (loaded.decoder, root))
-        counts, origin = [len(text.samples) for text in texts], str(heir.evidence[HEIR_OF])
-        found = judge_heir(own, before, counts, break_even(self._store, origin), self._confidence)
+        found = judge_heir(own, before, [len(text.samples) for text in texts])
         assert found is not None
         settle(self._store, heir, found, self._pair.target.digest)
 
@@ -153,8 +123,8 @@ def settle(store: Store, heir: DraftVersion, found: HeirJudgement, target: str |
     current = store.versions.settle_heir(heir.id, evidence_of(found, target), good=found.good)
     words = "is inherited" if current.id == heir.id else "is not inherited"
     log.info(
-        "%s %s: expected α %.3f on %d texts, number 0 %.3f, drafting pays from %.3f on", draft_of(heir.draft), words,
-        found.after, found.requests, found.before, found.break_even, extra={"action": "heir_judged"},
+        "%s %s: expected α %.3f on %d texts, number 0 %.3f", draft_of(heir.draft), words, found.after, found.requests,
+        found.before, extra={"action": "heir_judged"},
     )  # fmt: skip
     return current
 

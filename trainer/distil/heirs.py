@@ -3,10 +3,9 @@ when the target came, because an engine that is not ours serves it, or it was de
 
 from __future__ import annotations
 
-from osd.hotswap.succession import break_even, judge_heir, settle
+from osd.hotswap.succession import judge_heir, settle
 from storage.records import DraftVersion
 from storage.settings import Settings
-from storage.sql.ledger import HEIR_OF
 from storage.store import Store
 from storage.versions.heirs import offer_heir
 from trainer.devices import training_device
@@ -31,7 +30,5 @@ def judge_waiting_heir(store: Store, settings: Settings, line: str, teachers: Te
     readable = Readable(vocab_size(drafts[0]), positions_of(drafts[0]), lessons)
     measure, judges = comparable(readable.among(read_sound(store, ids)), lessons)
     after, before = (score(draft, judges, lessons=lessons) for draft in drafts)
-    cost, confidence = break_even(store, str(heir.evidence[HEIR_OF])), settings.gate.confidence
-    sums = (after.of(measure).tolist(), before.of(measure).tolist(), after.positions.tolist())
-    found = judge_heir(*sums, cost, confidence)
+    found = judge_heir(after.of(measure).tolist(), before.of(measure).tolist(), after.positions.tolist())
     return None if found is None else settle(store, heir, found, store.versions.target_of(line))
