@@ -82,6 +82,7 @@ def serving(
                 before=before,
             )
         )  # fmt: skip
+        del before  # and its weights with it
         known[0].probe()
         if swap and (alpha := swap.judged_alpha) is not None:
             known[0].planner.expect(alpha)

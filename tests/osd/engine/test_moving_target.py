@@ -4,9 +4,11 @@ under a wrong name."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,11 +154,14 @@ def test_what_is_no_successor_is_refused_by_a_sentence(session: MovingTarget, tm
 def test_what_passes_take_is_known_once_and_an_heir_is_expected_to_do_as_it_was_judged(
     session: MovingTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    costs, told = session.engine.costs, list[float]()
+    """And the engine before is gone, with its weights and caches."""
+    costs, told, before = session.engine.costs, list[float](), weakref.ref(session.engine)
     monkeypatch.setattr("osd.gamma.planner.GammaPlanner.expect", lambda _, alpha: told.append(alpha))
     monkeypatch.setattr("osd.hotswap.drafts.Swap.judged_alpha", 0.4)
     monkeypatch.setattr("osd.engine.engine.probe", lambda *_: pytest.fail("these passes were timed"))
     assert session.move(session.load(str(tmp_path / "two"))).costs is costs and told == [0.4]
+    gc.collect()
+    assert before() is None
 
 
 def test_what_does_not_begin_leaves_the_old_target(
