@@ -64,10 +64,9 @@ class Engine:
         swap: Swap | None = None,
         heads: HeadSwap | None = None,
         proposer: Proposer | None = None,
-        before: Engine | None = None,
+        costs: CostModel | None = None,
     ) -> None:
-        """Wire the parts. ``heads`` and ``proposer`` take the place of those that the settings name; ``before`` is the
-        engine whose target has moved: passes take what they took there, and gamma rules go on after its rules.
+        """Wire the parts. ``heads`` and ``proposer`` take the place of the settings'; ``costs``: what passes take.
 
         Raises BadSetting for a rule or a drafter that there is not, or whose settings are wrong, HeadNotLoaded,
         HeadMismatch, GenerationConfigRefused and CannotServeTrees.
@@ -75,12 +74,10 @@ class Engine:
         self.pair, self.settings = pair, settings
         self.limit, self.lossy = row_limit(pair, settings.serve), LossyRule.of(settings.serve)
         self.recorder, self.swap, self.heads = recorder, swap, heads
-        self.draft_manager = DraftManager(pair, settings, swap, heads, before.costs if before else CostModel())
+        self.draft_manager = DraftManager(pair, settings, swap, heads, costs or CostModel())
         self.pool = self.draft_manager.pool
         self.admission = AdmissionQueue(pair, router, self.limit, self.draft_manager.want, settings.serve)
         self.planner = make_planner(settings.gamma, self.costs)
-        if before:
-            self.planner.begin_after(before.planner)
         self.pass_costs = PassCosts(self.pool)
         """What passes cost, for routers."""
         self.stats = EngineStats(draft_failures=self.pool.failures.counts)

@@ -79,11 +79,13 @@ def serving(
         known.append(
             Engine(
                 pair, settings, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer,
-                before=before,
+                costs=before.costs if before else None,
             )
         )  # fmt: skip
-        del before  # and its weights with it
         known[0].probe()
+        if before:
+            known[0].planner.begin_after(before.planner)
+        del before  # and its weights with it
         if swap and (alpha := swap.judged_alpha) is not None:
             known[0].planner.expect(alpha)
         models = (pair.target, pair.draft) if has_draft(pair) else (pair.target,)
