@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.gamma.chains import passes_of, read_by
 from benchmarks.gamma.rounds import RecordedText
 from osd.bench.harness.watch import Watch
 from osd.models.acceptance_head import HeadPass, digest_of_model, load_head, require_fit
-from osd.models.decoder import Decoder
 from osd.models.pair import Pair
 from storage.settings import LearnSettings
 from trainer.heads.examples import HeadExamples
@@ -92,30 +92,13 @@ def embeddings(pair: Pair, traces: Sequence[RecordedText], watch: Watch) -> Iter
     """Yield of each text the draft's final hidden states as it reads the chains, (n, G, D): of the text's last token,
     then of all tokens of the chain but the last."""
     length = max((len(each.prompt) + each.length + each.depth for each in traces), default=0) + 1
-    decoder = pair.draft.decoder(ROWS, length)
-    decoder.cache.want_embedding(True)
+    passes = passes_of(pair, ROWS, length)
     for number, trace in enumerate(traces, 1):
         watch.at(f"what the draft reads of {trace.data_set}: {number} of {len(traces)}")
         tokens, start, parts = [*trace.prompt.tolist(), *trace.text.tolist()], len(trace.prompt), []
         for first in range(0, trace.length, ROWS):
             lengths = range(start + first, start + min(first + ROWS, trace.length))
             drafted = torch.from_numpy(trace.drafted[first : first + len(lengths)].astype(np.int64)).to(pair.device)
-            fork(decoder, tokens, lengths)
-            decoder.logits(read_by(tokens, lengths, drafted), [length - 1 for length in lengths])
-            assert decoder.cache.embedding is not None
-            parts.append(decoder.cache.embedding.float().clone())
+            passes.begin(tokens, lengths)
+            parts.append(passes.embeddings(read_by(tokens, lengths, drafted)))
         yield torch.cat(parts)
-
-
-def read_by(tokens: Sequence[int], lengths: Sequence[int], drafted: Tensor) -> Tensor:
-    """Return what a model reads that says something of each drafted token: the text's last token and all but the last
-    of the chain, (B, G)."""
-    last = torch.tensor([[tokens[length - 1]] for length in lengths], device=drafted.device)
-    return torch.cat([last, drafted[:, :-1]], dim=1)
-
-
-def fork(decoder: Decoder, tokens: Sequence[int], lengths: Sequence[int]) -> None:
-    """Let row i's cache hold all but the last of the first ``lengths[i]`` tokens; the last row is the longest."""
-    decoder.prefill(0, tokens[: lengths[-1] - 1])
-    for row, length in enumerate(lengths[1:], start=1):
-        decoder.copy_row(0, row, length - 1)

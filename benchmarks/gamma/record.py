@@ -21,8 +21,9 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from benchmarks.gamma.chains import fork, passes_of, read_by
 from benchmarks.gamma.contest import with_random_draft
-from benchmarks.gamma.heads import HALVES, estimated, fork, heads_of_halves, read_by, read_head
+from benchmarks.gamma.heads import HALVES, estimated, heads_of_halves, read_head
 from benchmarks.gamma.rounds import Floats, Ints, RecordedText, Recording, read_recording, write_recording
 from osd.bench.contenders import Tokens, run_in_order
 from osd.bench.harness.plan import Count, PairPlan, data_sets, facts_of
@@ -242,7 +243,7 @@ class ChainDrawer:
     def __init__(self, pair: Pair, temperature: float, asked: RecordPlan, length: int) -> None:
         """``length``: of the longest text, its prompt and a chain included."""
         self._pair, self._depth, self._rows, self._greedy = pair, asked.depth, asked.rows, not temperature
-        self._draft = pair.draft.decoder(asked.rows, length)
+        self._passes = passes_of(pair, asked.rows, length)
         self._target = pair.target.decoder(asked.rows if temperature else 1, length)
         self._start, self._of_text = 0, torch.empty(0)
         """Where a greedy text begins, and (n, V) the target's distributions of its tokens."""
@@ -279,10 +280,10 @@ class ChainDrawer:
         return Chains(ids, names, *(each.float().cpu().numpy() for each in (*signals, *judged)))
 
     def _drafted(self, tokens: list[int], lengths: Sequence[int], warp: Warp) -> Iterator[_Step]:
-        fork(self._draft, tokens, lengths)
+        self._passes.begin(tokens, lengths)
         fed = torch.tensor([tokens[length - 1] for length in lengths], device=self._pair.device)
-        for step in range(self._depth):
-            logits = self._draft.logits(fed.unsqueeze(1), [length - 1 + step for length in lengths])
+        for _ in range(self._depth):
+            logits = self._passes.logits(fed)
             logits = F.pad(logits, (0, self._pair.vocab_size - logits.shape[-1]), value=float("-inf"))
             plain, warped = logits[:, 0].softmax(-1, dtype=torch.float32), warp(logits)[:, 0]
             (first, second), likeliest = (each.T for each in plain.topk(2))

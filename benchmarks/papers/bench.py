@@ -12,7 +12,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.gamma.rounds import Recording, read_recording
 from benchmarks.papers.catalogue import all_papers
 from benchmarks.papers.experiment import PaperFindings, PapersBench
 from benchmarks.papers.page import leave
@@ -54,6 +56,8 @@ class PapersPlan(PairPlan):
     """Folder of the page; what is there already is not run again."""
     beside: tuple[Path, ...] = ()
     """Folders of other runs (pair, prompts, seed), told beside."""
+    rounds: Path | None = None
+    """A recording of `python -m benchmarks rounds`: the entries that replay rounds are run on it, and no others."""
 
 
 def chosen(papers: Sequence[str], ids: Sequence[str]) -> list[EntryJob]:
@@ -82,14 +86,17 @@ def bench_papers(plan: PapersPlan, settings: Settings, watch: Watch) -> BenchRes
         reason = "two of the folders have one name, by which the page tells them apart; rename one"
         raise BadSetting(source="option", key="--beside", reason=reason)
     jobs, pair = chosen(plan.paper, plan.table), choose_pair(settings.serve, plan.target, plan.draft)
+    recording = read_recording(plan.rounds) if plan.rounds else None
     facts = {
         "target": told(pair.target, pair.shipped), "draft": told(pair.draft, pair.shipped),
         "prompts": [name_of(Path(name)) for name in plan.prompts], "size": FULL if plan.full else SMALL,
         "seed": plan.seed,
-    }  # fmt: skip
+    } | ({} if recording is None else facts_of(recording))  # fmt: skip
     RunFolder(out, facts, "papers.jsonl", dict)
-    bench = PapersBench(settings, watch, out, pair.target, pair.draft, plan.prompts, plan.seed)
+    bench = PapersBench(settings, watch, out, pair.target, pair.draft, plan.prompts, plan.seed, recording=recording)
     runnable = [job for job in jobs if job.entry.run and not _done(out, job)]
+    if recording is not None:
+        runnable = [job for job in runnable if job.entry.run and job.entry.run.kind.replays]
     minutes = minutes_of(runnable, plan.full)
     about = f"about {sum(minutes.values()):.0f} min on one core by the catalogue's estimates"
     watch.say(f"{len(runnable)} entries to run, {about}.")
@@ -97,6 +104,13 @@ def bench_papers(plan: PapersPlan, settings: Settings, watch: Watch) -> BenchRes
     run = run_of(out)
     files, rows = leave(run, others, out), _rows(run, jobs)
     return BenchResult("papers", facts, _figures(run, jobs, rows), {"Claims": rows}, files, watch.stopped)
+
+
+def facts_of(recording: Recording) -> dict[str, Any]:
+    """Return what makes a run over a recording what it is."""
+    target, draft = (Path(name).name for name in (recording.target, recording.draft))
+    sets = list(dict.fromkeys(trace.data_set for trace in recording.traces))
+    return {"target": target, "draft": draft, "prompts": sets, "seed": recording.seed}
 
 
 def told(model: str, shipped: bool) -> str:

@@ -54,11 +54,16 @@ class EntryRun(Closed):
         """Return the experiment's fields."""
         return {**self.both, **(self.full if full else self.small)}
 
+    @property
+    def kind(self) -> type[PaperExperiment]:
+        """The class of the experiment. Raises ImportError and AttributeError for what there is not."""
+        module, name = self.experiment.split(".")
+        found: type[PaperExperiment] = getattr(import_module(f"benchmarks.papers.experiments.{module}"), name)
+        return found
+
     def plan(self, full: bool) -> PaperExperiment:
         """Return the experiment. Raises ValidationError, ImportError and AttributeError for what there is not."""
-        module, name = self.experiment.split(".")
-        kind: type[PaperExperiment] = getattr(import_module(f"benchmarks.papers.experiments.{module}"), name)
-        return kind.model_validate(self.fields(full))
+        return self.kind.model_validate(self.fields(full))
 
     def minutes(self, full: bool) -> float:
         """Return about how long it takes on a core."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from benchmarks.figures import PaperFigure
 from benchmarks.papers.claims import Closed
@@ -17,6 +17,7 @@ from storage.errors import OsdError
 from storage.settings import Settings
 
 if TYPE_CHECKING:
+    from benchmarks.gamma.rounds import Recording
     from osd.models.pair import Pair
 
 Rows = Sequence[Mapping[str, Any]]
@@ -65,6 +66,8 @@ class PapersBench:
     seed: int = 0
     """Added to all seeds."""
     kept: dict[str, Any] = field(default_factory=dict)
+    recording: Recording | None = None
+    """Rounds of a pair that is not here; None records those of the pair."""
 
     @cached_property
     def pair(self) -> Pair:
@@ -127,6 +130,8 @@ class PapersBench:
 class PaperExperiment(Closed):
     """What is run for an entry, and how much of it. What an experiment has no use for is 0."""
 
+    replays: ClassVar[bool] = False
+    """Whether recorded rounds are all that it needs."""
     texts: int = 0
     """Prompts or requests of each data set."""
     tokens: int = 0

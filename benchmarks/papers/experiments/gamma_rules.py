@@ -16,6 +16,7 @@ from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, 
 from benchmarks.papers.experiments.replays import (
     DEPTH,
     ReplayedTexts,
+    deepest,
     fixed,
     papers_analytic,
     replayed,
@@ -47,6 +48,7 @@ class AgainstWindows(PaperExperiment):
     """On-the-fly adaptation, Tables 1, 8 and 9: the analytic rule with the paper's constants against fixed windows and
     the target alone."""
 
+    replays = True
     costs: str
     temperature: float = 0.0
     constants: dict[str, tuple[Any, ...]]
@@ -58,7 +60,7 @@ class AgainstWindows(PaperExperiment):
         texts = replayed(bench, self, self.costs, self.temperature)
         if self.only:
             texts = self._counting(texts)
-        ours, alone = texts.under(papers_analytic()), texts.under(fixed(bench, 0))
+        ours, alone = texts.under(papers_analytic(deepest(bench))), texts.under(fixed(bench, 0))
         windows = texts.under_all({gamma: fixed(bench, gamma) for gamma in range(1, 13)})
         names = sorted(set(ours.data_sets.tolist()))
         gained = {name: ours.only(name).faster_than(alone.only(name)) for name in names}
@@ -96,6 +98,7 @@ class AdaptiveMethods(PaperExperiment):
     """On-the-fly adaptation, Figures 3, 5 and 6: throughput and acceptance rate of all methods by γ_max, and the upper
     bound: nothing is rejected."""
 
+    replays = True
     costs: str
     methods: dict[str, str]
     """Our rule by the paper's name."""
@@ -147,6 +150,7 @@ def _accepted_of_drafted(some: Sequence[CostedTexts]) -> PaperFigure:
 class Histories(PaperExperiment):
     """On-the-fly adaptation, Table 12: the history h and γ_max."""
 
+    replays = True
     costs: str
     histories: tuple[int, ...]
 
@@ -165,6 +169,7 @@ class InitialLengths(PaperExperiment):
     A method's speed is the mean over initial lengths of tokens a second; its spread their standard deviation ÷ mean.
     """
 
+    replays = True
     costs: str
     initials: tuple[int, ...]
     methods: dict[str, str]
@@ -176,7 +181,7 @@ class InitialLengths(PaperExperiment):
         """Replay every method from every initial length, and from γ = 4 with every constant."""
         texts = replayed(bench, self, self.costs)
         found = {
-            name: texts.under_all({initial: begun(bench, own, initial) for initial in self.initials})
+            name: texts.under_all({k: begun(bench, own, k) for k in self.initials if k <= deepest(bench)})
             for name, own in self.methods.items()
         }
         picked = {name: chosen(bench, texts, self.methods[name], grid) for name, grid in self.constants.items()}

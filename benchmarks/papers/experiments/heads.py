@@ -28,11 +28,13 @@ from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, 
 from benchmarks.papers.experiments.replays import (
     DEPTH,
     ReplayedTexts,
+    deepest,
     fixed,
     papers_analytic,
     rule,
     tuned,
 )
+from storage.errors import BadInput
 from trainer.heads.fit import binary_kl
 
 LONGEST = 20
@@ -101,6 +103,17 @@ class HeadsExperiment(PaperExperiment):
         """Return the heads, made once."""
         return Heads(bench, self)
 
+    def sampled(self, bench: PapersBench) -> tuple[Sequence[RecordedText], str | None]:
+        """Return sampled rounds with what a head of the paper's shape says, and the one data set that it learned from;
+        those of a recording learned from other texts of all. Raises BadInput for a recording without."""
+        if bench.recording is None:
+            heads = self.heads(bench)
+            return heads.texts(BEST), heads.trained_on
+        found = [text for text in bench.recording.traces if text.temperature == TEMPERATURE and text.head is not None]
+        if not found:
+            raise BadInput(reason="The recording has no sampled texts with an acceptance head's word: record --head.")
+        return found, None
+
 
 class SweptHeads(HeadsExperiment):
     """An experiment that replays SpecDec++ with several thresholds."""
@@ -128,11 +141,12 @@ class AgainstLengths(SweptHeads):
     """More thresholds, for drafts that are accepted less: w_rej lowers a head's odds sixfold, so that with an
     acceptance of a half all of the paper's end a round at its second token."""
     lengths: tuple[int, ...]
+    replays = True
 
     def run(self, bench: PapersBench) -> PaperFindings:
         """Replay thresholds and lengths, and compare each at its best."""
-        heads = self.heads(bench)
-        texts = ReplayedTexts((), heads.texts(BEST), find_costs(self.costs))
+        sampled, learned = self.sampled(bench)
+        texts = ReplayedTexts((), sampled, find_costs(self.costs))
         plus, lengths = self.swept(bench, texts, self.thresholds), self._lengths(bench, texts)
         wide = {**plus, **self.swept(bench, texts, self.near_one)}
         by_costs = texts.under(with_threshold(bench, "costs"))
@@ -141,20 +155,23 @@ class AgainstLengths(SweptHeads):
         for name in dict.fromkeys(text.data_set for text in texts.texts):
             theirs = {k: each.only(name) for k, each in lengths.items()}
             gain, wide_gain = (_gain({h: each.only(name) for h, each in some.items()}, theirs) for some in (plus, wide))
-            rows.append({"data set": name, "trained on": name == heads.trained_on,
+            own = learned in (None, name)
+            rows.append({"data set": name, "trained on": own,
                          "÷ best K, h to 0.9": str(gain), "÷ best K, h to 0.999": str(wide_gain)})  # fmt: skip
-            if name == heads.trained_on:
+            if name == learned:
                 figures |= {"in_distribution": gain, "wide_in_distribution": wide_gain}
-        if others := [text for text in texts.texts if text.data_set != heads.trained_on]:
+        if learned is None:
+            figures |= {"in_distribution": _gain(plus, lengths), "wide_in_distribution": _gain(wide, lengths)}
+        elif others := [text for text in texts.texts if text.data_set != learned]:
             figures["out_of_distribution"] = self._fresh_gain(bench, others, texts.table)
         figures["with_cheaper_drafts"] = self._fresh_gain(bench, texts.texts, find_costs(self.cheap_drafts))
-        figures["analytic_vs_specdecpp"] = ratio_of_sums(tuned(plus), texts.under(papers_analytic()).ms)
+        figures["analytic_vs_specdecpp"] = ratio_of_sums(tuned(plus), texts.under(papers_analytic(deepest(bench))).ms)
         curves = [Curve("SpecDec++", _rates(wide.values())), Curve("SpecDec", _rates(lengths.values()))]
         picture = Picture("discard rate", "verification rate", curves)
         return PaperFindings(figures, {f"Costs of {texts.table.name}": rows}, {"frontier": picture})
 
     def _lengths(self, bench: PapersBench, texts: ReplayedTexts) -> dict[int, CostedTexts]:
-        return texts.under_all({k: fixed(bench, k) for k in self.lengths})
+        return texts.under_all({k: fixed(bench, k) for k in self.lengths if k <= deepest(bench)})
 
     def _fresh_gain(self, bench: PapersBench, texts: Sequence[RecordedText], table: CostTable) -> PaperFigure:
         some = ReplayedTexts((), texts, table)

@@ -25,6 +25,7 @@ from benchmarks.gamma.simulate import Make, Simulator, maker_of
 from benchmarks.papers.experiment import PaperExperiment, PapersBench
 from osd.gamma.rules.analytic import AnalyticController
 from osd.models.pair import Pair
+from storage.errors import BadInput
 
 WARM_REQUESTS = 25
 WARM_TEXTS = 3
@@ -79,7 +80,13 @@ def record(bench: PapersBench, plan: PaperExperiment, path: Path, pair: Pair, te
 
 
 def recorded(bench: PapersBench, plan: PaperExperiment, temperature: float = 0.0) -> Recording:
-    """Return the pair's rounds, recorded once."""
+    """Return the pair's rounds, recorded once, or those of a recording that is given. Raises BadInput where it has none
+    at this temperature."""
+    if bench.recording is not None:
+        own = tuple(trace for trace in bench.recording.traces if trace.temperature == temperature)
+        if not own:
+            raise BadInput(reason=f"The recording has no texts at temperature {temperature:g}; give one that has.")
+        return replace(bench.recording, traces=own)
     name = f"{plan.named(f'rounds-t{temperature:g}')}-s{bench.seed}"
     path = bench.folder("rounds") / f"{name}.parquet"
     return bench.once(name, lambda: record(bench, plan, path, bench.pair, temperature))
@@ -95,11 +102,17 @@ def replayed(bench: PapersBench, plan: PaperExperiment, costs: str, temperature:
     return ReplayedTexts(warm, texts, find_costs(costs))
 
 
+def deepest(bench: PapersBench) -> int:
+    """Return the tokens of a chain: the most that a rule may draft."""
+    return DEPTH if bench.recording is None else min(DEPTH, bench.recording.depth)
+
+
 def rule(
     bench: PapersBench, name: str, initial: int = 4, most: int = DEPTH, tables: Mapping[str, Any] | None = None
 ) -> Make:
-    """Return what makes a rule. ``most``: γ_max; ``tables``: settings of rules, as ``{"gammatune": {"eta": 0.5}}``."""
-    return maker_of(bench.settings, name, initial, most, tables)
+    """Return what makes a rule. ``most``: γ_max, where chains are as long; ``tables``: settings of rules, as
+    ``{"gammatune": {"eta": 0.5}}``."""
+    return maker_of(bench.settings, name, initial, min(most, deepest(bench)), tables)
 
 
 def fixed(bench: PapersBench, gamma: int) -> Make:

@@ -15,6 +15,7 @@ from benchmarks.papers.experiments.replays import (
     DEPTH,
     PAPERS_H,
     ReplayedTexts,
+    deepest,
     fixed,
     papers_analytic,
     replayed,
@@ -70,6 +71,7 @@ def estimated(texts: ReplayedTexts, make: Make) -> Floats:
 class Throughput(PaperExperiment):
     """On-the-fly adaptation, Theorem 2: L ÷ (b n + a L ÷ ρ) against what the rounds took."""
 
+    replays = True
     costs: str
 
     def run(self, bench: PapersBench) -> PaperFindings:
@@ -92,6 +94,7 @@ class OracleBound(PaperExperiment):
     """SpecDec++, Theorem 4.1: stopping just before each rejection, against the best fixed length and the target alone;
     and Lemma 3.1's count of passes."""
 
+    replays = True
     costs: str
     lengths: tuple[int, ...]
 
@@ -100,7 +103,7 @@ class OracleBound(PaperExperiment):
         found = replayed(bench, self, self.costs)
         texts = ReplayedTexts((), found.texts, found.table)
         bound, alone = texts.under(lambda _: OracleController(texts.texts, DEPTH)), texts.under(fixed(bench, 0))
-        lengths = texts.under_all({k: fixed(bench, k) for k in self.lengths})
+        lengths = texts.under_all({k: fixed(bench, k) for k in self.lengths if k <= deepest(bench)})
         lemma_off_by = [
             float(abs((f.drafted + f.rounds).sum() - (f.tokens + f.drafted - f.accepted).sum()) / f.tokens.sum())
             for f in lengths.values()
@@ -121,6 +124,7 @@ class OracleBound(PaperExperiment):
 class Regimes(PaperExperiment):
     """GammaTune, Figure 2a: does a round's number of accepted tokens say something of the next one's?"""
 
+    replays = True
     costs: str
 
     def run(self, bench: PapersBench) -> PaperFindings:
@@ -138,6 +142,7 @@ class Regimes(PaperExperiment):
 class CostTheorem(PaperExperiment):
     """GammaTune, Eqs. 2 to 6: calls of both models and the cost of them, against what rounds took."""
 
+    replays = True
     costs: str
     gammas: tuple[int, ...]
 
@@ -146,7 +151,7 @@ class CostTheorem(PaperExperiment):
         texts = replayed(bench, self, self.costs)
         draft_ms = texts.table.draft_ms(1, 1)
         c, rows = texts.table.verify_ms(1, 1) / draft_ms, []
-        for gamma in self.gammas:
+        for gamma in (each for each in self.gammas if each <= deepest(bench)):
             found = texts.under(fixed(bench, gamma))
             alpha = float(found.accepted.sum() / found.drafted.sum())
             steps = float(found.tokens.sum() / (alpha * gamma + 1))

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.gamma.costs import find_costs
+from benchmarks.gamma.rounds import RecordedText, write_recording
 from benchmarks.gamma.simulate import Simulator
+from benchmarks.papers.bench import PapersPlan, bench_papers
 from benchmarks.papers.experiment import PapersBench
 from benchmarks.papers.experiments import theorems
 from benchmarks.papers.experiments.replays import ReplayedTexts, fixed, papers_analytic, replayed
 from benchmarks.papers.experiments.two_drafts import LARGE, SMALL, Drafts, dearer, replayed_draft
+from benchmarks.papers.results import run_of
+from osd.bench.harness.watch import Watch
 from storage.errors import BadInput
 from tests.benchmarks.papers.conftest import LENGTH, Figures, keep_rounds, plan_of, recorded
+from tests.support.settings import settings_of
 
 TWO_A100 = "2xa100-specdecpp"
 RULES, PROMPTS = "on_the_fly, Table 1", "on_the_fly, Table 2"
@@ -148,3 +154,34 @@ def test_a_dearer_draft_takes_as_many_times_as_long() -> None:
     more = dearer(table, 13 / 7)
     assert more.draft_ms(1, 3) == pytest.approx(table.draft_ms(1, 3) * 13 / 7)
     assert more.verify_ms(1, 5) == table.verify_ms(1, 5)
+
+
+def shorter(text: RecordedText, temperature: float, depth: int) -> RecordedText:
+    """A text with shorter chains, and a head that knows them."""
+    names = ("drafted", "confidence", "peak", "acceptance")
+    cut = {name: getattr(text, name)[:, :depth] for name in names}
+    head = np.concatenate([np.ones_like(cut["acceptance"][:, :1]), cut["acceptance"][:, :-1]], axis=1)
+    return replace(text, temperature=temperature, **cut, head=head.clip(0.01, 0.99))
+
+
+def test_entries_are_run_over_a_recording_that_is_given_and_no_others(tmp_path: Path) -> None:
+    path, whole = tmp_path / "pair.parquet", recorded()
+    some = tuple(shorter(text, t, 12) for text in whole.traces for t in (0.0, 1.0))
+    write_recording(path, replace(whole, target="/somewhere/big", draft="small", depth=12, traces=some))
+    settings = settings_of(storage__directory=tmp_path / "data")
+    plan = PapersPlan(paper=("specdecpp", "gammatune"), rounds=path, out=tmp_path / "out")
+    found = bench_papers(plan, settings, Watch())
+    run = run_of(tmp_path / "out")
+    assert run.facts["target"] == "big" and run.facts["draft"] == "small" and run.facts["prompts"] == ["easy", "hard"]
+    assert found.figures["failed"] == {} and "specdecpp, Table 3" not in run.results
+    assert {"specdecpp, Table 1", "specdecpp, Theorem 4.1", "gammatune, Table 2"} <= run.results.keys()
+    figures = run.results["specdecpp, Table 1"].findings.figures
+    assert figures["specdecpp_vs_best_k"].value > 1, "a head that knows wins"
+    assert "out_of_distribution" not in figures and figures["in_distribution"] == figures["specdecpp_vs_best_k"]
+
+
+def test_a_recording_that_lacks_what_an_entry_needs_is_said(papers_bench: PapersBench) -> None:
+    papers_bench.recording = recorded()
+    for name, says in (("on_the_fly, Table 9", "no texts at temperature 1"), ("specdecpp, Table 1", "acceptance head")):
+        with pytest.raises(BadInput, match=says):
+            plan_of(name).run(papers_bench)
