@@ -29,7 +29,8 @@ from storage.errors import BadInput
 
 WARM_REQUESTS = 25
 WARM_TEXTS = 3
-"""Recorded texts of each data set that those requests are of, again and again."""
+"""Recorded texts of each data set that those requests are of, again and again; of a recording that is given, one, as it
+has few."""
 DEPTH = 24
 """Tokens of a recorded chain: the largest γ of GammaTune's list."""
 PAPERS_H = 6
@@ -97,8 +98,9 @@ def replayed(bench: PapersBench, plan: PaperExperiment, costs: str, temperature:
     sets: dict[str, list[RecordedText]] = {}
     for text in recorded(bench, plan, temperature).traces:
         sets.setdefault(text.data_set, []).append(text)
-    warm = [text for turn in zip(*(some[:WARM_TEXTS] for some in sets.values()), strict=False) for text in turn]
-    texts = [text for some in sets.values() for text in some[WARM_TEXTS:]]
+    first = WARM_TEXTS if bench.recording is None else 1
+    warm = [text for turn in zip(*(some[:first] for some in sets.values()), strict=False) for text in turn]
+    texts = [text for some in sets.values() for text in some[first:]]
     return ReplayedTexts(warm, texts, find_costs(costs))
 
 
