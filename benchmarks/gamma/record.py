@@ -56,8 +56,8 @@ class RoundsPlan(PairPlan):
     """Sampled texts and chains are drawn from so many of the likeliest tokens; 0 keeps all."""
     head: Path | None = None
     """Folder of the draft's acceptance head: what it says is added, to texts that were recorded before, too. With
-    `halves` there are two heads for each temperature, and each says of every second text what it learned from the
-    others."""
+    `halves` there are two heads for each of the temperatures, and each says of every second text what it learned from
+    the others."""
     count: Count = 8
     """Prompts of each data set."""
     max_tokens: Count = 64
@@ -84,7 +84,9 @@ def bench_rounds(plan: RoundsPlan, settings: Settings, watch: Watch) -> BenchRes
         recording = record_file(plan.out, pair, sets, asked, watch)
         traces = recording.traces
         if halves:
-            traces, figures = heads_of_halves(pair, traces, settings.learn, watch)
+            own = [trace for trace in traces if trace.temperature in plan.temperatures]
+            told, figures = heads_of_halves(pair, own, settings.learn, watch)
+            traces = (*(trace for trace in traces if trace.temperature not in plan.temperatures), *told)
         target, draft = ("/".join(Path(name).parts[-2:]) for name in (recording.target, recording.draft))  # no path
         write_recording(plan.out, replace(recording, traces=traces, target=target, draft=draft))
     facts, files = facts_of(plan, target=pair.target.name, draft=pair.draft.name), {"rounds": plan.out}

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from benchmarks.gamma.rounds import read_recording
 from osd.gamma.factory import CONTROLLERS
 
 SMALL = [
@@ -41,6 +42,20 @@ def test_a_run_and_its_replay(bench, asked, tmp_path):
     for costs in ("a100-c008", "h200-llama3"):
         elsewhere = bench("gamma", "--simulate", recorded, "--costs", costs, "--controllers", "analytic", "--json")
         assert elsewhere.exit_code == 0, elsewhere.stderr
+
+
+def test_heads_of_halves_speak_of_the_temperatures_that_are_asked_for(bench, asked, tmp_path):
+    path = tmp_path / "pair.parquet"
+    plain = ["--prompts", asked, "--count", 2, "--max-tokens", 4, "--depth", 3, "--out", path, "--json"]
+    assert bench("rounds", *plain, "--temperatures", "0,1").exit_code == 0
+    done = bench("rounds", *plain, "--temperatures", "1", "--head", "halves")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["figures"].keys() == {
+        "binary_kl_learned_t1", "binary_kl_constant_t1"
+    }  # fmt: skip
+    traces = read_recording(path).traces
+    assert [trace.temperature for trace in traces] == [0.0, 0.0, 1.0, 1.0]
+    assert [trace.head is not None for trace in traces] == [False, False, True, True]
 
 
 @pytest.mark.parametrize(
