@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Gt, Lt
+from annotated_types import Ge
 
 from benchmarks.figures import PaperFigure, ratio_of_sums
 from benchmarks.gamma.costs import find_costs
@@ -30,6 +30,7 @@ from osd.bench.harness.report import BenchResult, save_json
 from osd.bench.harness.turns import Cell, Job, measure_all
 from osd.bench.harness.watch import Watch
 from osd.gamma.factory import CONTROLLERS, RULES
+from storage.errors import BadSetting
 from storage.settings import Settings
 
 DEPTH = 12
@@ -61,8 +62,8 @@ class RegionsPlan:
     """Recordings of real pairs, whose points are drawn beside."""
     costs: tuple[str, ...] = ("a100-c013", "2xa100-specdecpp", "h100-8b-graphs")
     """Tables or profiles of costs."""
-    means: tuple[Annotated[float, Gt(0), Lt(1)], ...] = (0.2, 0.35, 0.5, 0.65, 0.75, 0.84, 0.9)
-    """Mean acceptance of the made texts."""
+    means: tuple[Annotated[float, Ge(0.01)], ...] = (0.2, 0.35, 0.5, 0.65, 0.75, 0.84, 0.9)
+    """Mean acceptance of the made texts, less than 1."""
     rules: tuple[str, ...] = (*(name for name in CONTROLLERS if name != "fixed"), *VARIANTS)
     """Gamma rules, with the defaults of their settings, or as the name says."""
     texts: Count = 30
@@ -167,7 +168,10 @@ def recorded_places(path: Path) -> Texts:
 
 
 def bench_regions(plan: RegionsPlan, settings: Settings, watch: Watch) -> BenchResult:
-    """Replay every rule everywhere; raises BadSetting for a folder of another plan, BadBenchFile, StoreWriteFailed."""
+    """Replay every rule everywhere; raises BadSetting for a folder of another plan or a mean that is none,
+    BadBenchFile, StoreWriteFailed."""
+    if max(plan.means) >= 1:
+        raise BadSetting(source="option", key="--means", reason=f"{max(plan.means):g} is not less than 1, as 0.9 is")
     facts = facts_of(plan)
     folder, replay = RunFolder(plan.out, facts, "measured.jsonl", RegionCell), RegionReplay(plan, settings)
     measured = measure_all(replay.jobs(), replay.measure, watch, folder=folder)
