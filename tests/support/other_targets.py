@@ -58,12 +58,14 @@ def write_vision_language(folder: Path, words: Path) -> list[int]:
     tokenizer.add_special_tokens({"additional_special_tokens": list(MARKS)})
     begin, end, image, video = tokenizer.convert_tokens_to_ids(list(MARKS))
     size = -(-len(tokenizer) // 16) * 16
-    text = {"vocab_size": size, "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 1024}
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    text = {"vocab_size": size, "hidden_size": 64, "num_attention_heads": 2, "max_position_embeddings": 1024}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
     config = vision_language_config(**text, rope_parameters=rope)
     config.image_token_id, config.video_token_id = image, video
     config.vision_start_token_id, config.vision_end_token_id = begin, end
-    prepared(config).save_pretrained(folder)
+    target = prepared(config)
+    target.lm_head.weight.data *= 30  # it is sure of its tokens, as a trained one is: they can be learned
+    target.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     (folder / "preprocessor_config.json").write_text(json.dumps(PIXELS))

@@ -97,7 +97,7 @@ def _picture(colour: str) -> str:
 
 def test_its_text_is_learned_from_and_images_are_counted(seeing: Serving, sees: tuple[Path, list[int]]) -> None:
     texts = shipped("sql", 40)
-    with home_of(seeing, "seeing") as home:
+    with home_of(seeing, "seeing", {"epochs": 8}) as home:
         done = home.osd("engines", "add", seeing.url, "--draft", "sql")
         assert done.returncode == 0 and "Its target sees more than text" in done.stderr, done.stderr
         until(lambda: home.store.versions.serving("sql"))
