@@ -84,7 +84,7 @@ def learning_beside(store: Store, said: Mapping[str, Any]) -> float | None:
         for run in store.runs.list(limit=RUNS)
         if (run.finished_at or 0) > since and run.holder.startswith(f"{host}:")
     ]
-    return min(1.0, sum(run.result.get("processor_seconds", 0.0) for run in ended) / (HOUR * cores))
+    return min(1.0, float(sum(run.result.get("processor_seconds", 0.0) for run in ended)) / (HOUR * cores))
 
 
 def _batch_row(name: str, said: Mapping[str, Any], batch: Mapping[str, Any]) -> Row:

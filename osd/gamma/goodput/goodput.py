@@ -12,13 +12,10 @@ by a credit, which a small share of all tokens fills.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
 
 from osd.gamma.base import CostModel, DraftDecision, Observation, Signal
-from osd.gamma.costs.pass_times import FRESH
 from osd.gamma.goodput.acceptance import Acceptance, Effect, Look, Looks, expected, log_odds
+from osd.gamma.goodput.prices import PriceList, Prices
 from storage.settings.drafting import GoodputSettings
 
 TRIES = 8
@@ -29,23 +26,6 @@ JUDGED = 0.25
 """Variance, in log-odds, of an acceptance that was judged on recorded texts."""
 DECLINE, LAST, ON = DraftDecision.DECLINE, DraftDecision.LAST, DraftDecision.ON
 _NO_TERM: Effect = [0.0, 0.0]
-
-
-class Prices(NamedTuple):
-    """What a batch's passes take, ÷ a plain pass of it."""
-
-    until: int
-    """Round up to which they hold."""
-    changes: int
-    """Changes of costs that there had been when they were looked up."""
-    draft: list[float]
-    """By the number of draft passes, from 0 on."""
-    least: float
-    """The cheapest draft pass after others."""
-    verify: list[float]
-    """By the number of drafted tokens verified, of all rows together, from 0 on: beyond a plain pass."""
-    read: float
-    """A token that the drafter must read before it drafts."""
 
 
 class GoodputRow:
@@ -105,7 +85,7 @@ class GoodputController:
         self._gained = self._spent = 1.0
         self.speedup = 1.0
         """λ ÷ what plain decoding makes, lately; never below 1, which not drafting achieves."""
-        self._known: dict[tuple[int, int], Prices] = {}
+        self._price_list = PriceList(costs, maximum)
         self._prices: Prices | None = None
         """This round's; None while nothing was timed."""
         self._batch = self._kept = self._cap = 0
@@ -148,7 +128,7 @@ class GoodputController:
         self._before, self._rows, self._rounds, self._rests = self._rounds, list(rows), 1, 0
         self._trying = False
         unread = unread or [0] * len(rows)
-        prices = self._prices = self._priced(batch)
+        prices = self._prices = self._price_list.of(batch)
         first = [self._begin(row) for row in rows]
         if prices is None:
             self._cap = 1  # nothing was timed: one token of one row tells what drafting takes
@@ -340,29 +320,6 @@ class GoodputController:
         beside = known.then.context(token)
         row.next_look = known.then, mean, row.terms[0], beside
         return expected(*known.then.look(mean, row.terms[0], beside))
-
-    def _priced(self, batch: int) -> Prices | None:
-        """Return a batch's prices; None while drafting or verifying was never timed."""
-        costs = self._costs
-        key, now = (batch, costs.drafting(batch)), costs.rounds
-        found = self._known.get(key)
-        if (found is None or found.until <= now or found.changes != costs.changes) and costs.known:
-            found = self._known[key] = self._look_up(batch)
-        return found
-
-    def _look_up(self, batch: int) -> Prices:
-        costs, most = self._costs, batch * (self._maximum + 2)
-        drafting = costs.draft_curve(batch, self._maximum)
-        verifying = costs.verify_curve(batch, batch + most)
-        passes = np.arange(1, self._maximum + 1)
-        plain = verifying.ms[0]
-        draft = np.maximum.accumulate(passes * np.interp(passes, drafting.size, drafting.ms)) / plain
-        tokens = batch + np.arange(most + 1)
-        verify = np.interp(tokens, verifying.size, verifying.ms) / plain - 1
-        until = costs.rounds + 1 + min(FRESH, costs.rounds // 2)
-        least = min(float(draft[0]), float(np.diff(draft).min(initial=np.inf)))
-        read = costs.reading_ms / costs.load / float(plain)
-        return Prices(until, costs.changes, [0.0, *draft.tolist()], least, verify.tolist(), read)
 
     def _settle(self) -> None:
         """Learn what the rounds since the last plan brought and took, in tokens of plain decoding."""

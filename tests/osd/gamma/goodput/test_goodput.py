@@ -7,7 +7,8 @@ import random
 import pytest
 
 from osd.gamma.base import CostModel, DraftDecision, Observation
-from osd.gamma.goodput.goodput import GoodputController, Prices
+from osd.gamma.goodput.goodput import GoodputController
+from osd.gamma.goodput.prices import Prices
 from storage.errors import BadSetting
 from storage.settings.drafting import GoodputSettings
 from tests.support.settings import settings_of
