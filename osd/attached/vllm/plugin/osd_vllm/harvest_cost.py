@@ -33,7 +33,7 @@ class HarvestCost:
         apart = together = weights = harvested = 0.0
         for n, x, y, xx, xy in self._sums.values():
             apart += xx - x * x / n
-            together += (xy - x * y / n) / (y / n)
+            together += (xy - x * y / n) / (y / n) if y else 0.0
             weights, harvested = weights + n, harvested + x
         if not harvested:
             return 0.0 if weights else None
