@@ -37,6 +37,8 @@ def test_lengths_follow_what_is_measured_and_texts_stay(vllm: Serving) -> None:
         tried = drafted(measured)
         assert 0 < len([length for length in tried if length]) < sum(map(len, ids_of(measured))) / 10
         assert all(batch.length == 0 for batch in said.batches) and (said.accepted or 0) < 0.1
+        assert said.harvesting is None or 0 <= said.harvesting < 0.5
+        print(f"harvesting takes {said.harvesting} of its time")
     finally:
         vllm.engine.set_gamma([(1, 4, 4)])
     assert json.loads((vllm.folder / "gamma.json").read_text()) == [[1, 4, 4]]
