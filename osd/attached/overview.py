@@ -78,13 +78,10 @@ def learning_beside(store: Store, said: Mapping[str, Any]) -> float | None:
     host, cores = said.get("host"), said.get("cores")
     if not host or not cores:
         return None
-    since = records.now() - HOUR
-    ended = [
-        run
-        for run in store.runs.list(limit=RUNS)
-        if (run.finished_at or 0) > since and run.holder.startswith(f"{host}:")
-    ]
-    return min(1.0, float(sum(run.result.get("processor_seconds", 0.0) for run in ended)) / (HOUR * cores))
+    since, here = records.now() - HOUR, f"{host}:"
+    ended = [run for run in store.runs.list(limit=RUNS) if (run.finished_at or 0) > since]
+    took = [float(run.result.get("processor_seconds", 0.0)) for run in ended if run.holder.startswith(here)]
+    return min(1.0, sum(took) / (HOUR * int(cores)))
 
 
 def _batch_row(name: str, said: Mapping[str, Any], batch: Mapping[str, Any]) -> Row:
