@@ -150,6 +150,8 @@ class EngineGain:
     """Whether draft lengths are those that somebody set."""
     at: float
     batches: tuple[BatchGain, ...]
+    seconds_per_token: float | None = None
+    """A request's seconds per output token."""
     harvesting: float | None = None
     """Share of its time that harvesting takes; None where that is not known."""
     host: str | None = None

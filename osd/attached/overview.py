@@ -64,10 +64,12 @@ def engine_gains(store: Store) -> list[Row]:
 def _engine_row(store: Store, name: str, said: Mapping[str, Any], words: str | None) -> Row:
     rate, gain = said["tokens_per_second"], said["gain"]
     harvesting, learning = said.get("harvesting"), learning_beside(store, said)
+    tpot = 1000 * said["seconds_per_token"] if said.get("seconds_per_token") else None
     net = gain and gain * (1 - (harvesting or 0.0)) * (1 - (learning or 0.0))
     return {
         "engine": name, "rows": None, "rate": rate, "without": rate / gain if rate and gain else None, "gain": gain,
         "error": said["error"], "accepted": said["accepted"], "verdict": words,
+        "tpot_ms": tpot, "tpot_without_ms": tpot * gain if tpot and gain else None,
         "harvesting": harvesting, "learning": learning, "net": net,
     }  # fmt: skip
 

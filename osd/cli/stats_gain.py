@@ -35,10 +35,12 @@ COST = columns(
 )  # fmt: skip
 TWO, WHOLE = Format("{:.2f}".format, right=True), Format("{:.0f}".format, right=True)
 ENGINES = columns(
-    {"rate": WHOLE, "without": WHOLE, "rows": NUMBER, "length": NUMBER, "accepted": TWO}
+    {"rows": NUMBER, "length": NUMBER, "accepted": TWO}
+    | dict.fromkeys(("rate", "without", "tpot_ms", "tpot_without_ms"), WHOLE)
     | dict.fromkeys(("gain", "error", "break_even", "net"), TWO)
     | dict.fromkeys(("harvesting", "learning"), Format("{:.1%}".format, right=True)),
-    engine="engine", rows="requests", length="drafts", rate="tokens/s", without="tokens/s without", gain="gain",
+    engine="engine", rows="requests", length="drafts", rate="tokens/s", without="tokens/s without",
+    tpot_ms="ms per token", tpot_without_ms="ms without", gain="gain",
     error="±", harvesting="harvesting", learning="learning", net="net gain",
     accepted="accepted /drafted", break_even="pays from", verdict="",
 )  # fmt: skip
@@ -59,10 +61,10 @@ def gain(
     draft, whose time is measured where there are such rounds and else fitted. Training pays for itself once the gains
     of the versions that served, as the gate measured them, have saved what it took; 0: it has.
 
-    By engine: tokens a second with and without drafting, as each attached engine measures them in turns on its own
-    traffic, and the acceptance from which drafting pays there. Net gain is the gain less the share of its time that
-    harvesting takes, and the share of its machine's processor time that training runs took in the last hour: all that
-    learning can cost where the machine is full.
+    By engine: tokens a second and a request's time per output token, with and without drafting, as each attached engine
+    measures them in turns on its own traffic, and the acceptance from which drafting pays there. Net gain is the gain
+    less the share of its time that harvesting takes, and the share of its machine's processor time that training runs
+    took in the last hour: all that learning can cost where the machine is full.
 
     Examples: `osd stats gain --since 7d --target models/target`, `osd stats gain --by engine`
     """

@@ -63,7 +63,7 @@ class Machine:
                 meter.step(self.rows, length, spent, emitted)
             self.seconds += spent
             prefills = self.prefill * emitted / self.rows / 24
-            meter.other_step(prefills, 0)
+            meter.other_step(1, prefills, 0)
             self.seconds += prefills
             self.plain += self.cost(self.rows, 0) * drift * emitted / self.rows + prefills
 
@@ -109,7 +109,7 @@ def test_a_turn_ends_where_no_step_tells_anything() -> None:
     meter, drafting = GainMeter(MOST), 0
     for number in range(2000):
         drafting += meter.length(4) > 0
-        meter.other_step(0.1, 4) if number % 40 else meter.step(4, meter.length(4), 0.1, 4)
+        meter.other_step(4, 0.1, 4) if number % 40 else meter.step(4, meter.length(4), 0.1, 4)
     assert 0 < drafting < 0.1 * 2000
 
 

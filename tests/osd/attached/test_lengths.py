@@ -300,6 +300,8 @@ def test_what_drafting_gains_is_kept_listed_and_exported(
     rows = json.loads(osd(settings, "stats", "gain", "--by", "engine", "--json").stdout)
     assert rows[0]["gain"] == pytest.approx(said.gain) and rows[1]["rows"] == 2
     assert rows[0]["harvesting"] == pytest.approx(0.25, abs=0.01) and rows[0]["learning"] == pytest.approx(0.1)
+    assert rows[0]["tpot_ms"] == pytest.approx(2000 / rows[0]["rate"]), "two requests share the rate"
+    assert rows[0]["tpot_without_ms"] == pytest.approx(rows[0]["tpot_ms"] * said.gain)
     assert rows[0]["net"] == pytest.approx(said.gain * (1 - rows[0]["harvesting"]) * 0.9)
 
 

@@ -129,8 +129,9 @@ class GainMeter:
         self._left = self._settling = self._longest = 0
         """Steps until the turn ends; steps that are not looked at; steps until it ends whatever they tell."""
         self._fresh = 1
-        self._tokens = self._seconds = self._others = 0.0
-        """Tokens and seconds of late, and of these the seconds of steps that drafting does not change, as prefills."""
+        self._tokens = self._seconds = self._others = self._waited = 0.0
+        """Tokens and seconds of late, of these the seconds of steps that drafting does not change, as prefills, and
+        rows × seconds."""
         self.turns = 0
         """Turns so far."""
 
@@ -180,19 +181,19 @@ class GainMeter:
 
     def decoded(self, rows: int, seconds: float, tokens: int) -> None:
         """Note the speed of a step in which every row decoded."""
-        self._fade(seconds, tokens)
+        self._fade(rows, seconds, tokens)
         self._batches[_size(rows)].seen += seconds
 
-    def other_step(self, seconds: float, tokens: int) -> None:
+    def other_step(self, rows: int, seconds: float, tokens: int) -> None:
         """Note a step that tells nothing of drafting: a prefill, or rows of several lengths."""
-        self._fade(seconds, tokens)
+        self._fade(rows, seconds, tokens)
         self._others += seconds
         self._wait()
 
-    def _fade(self, seconds: float, tokens: int) -> None:
+    def _fade(self, rows: int, seconds: float, tokens: int) -> None:
         """Count a step's speed, and let earlier ones count less."""
         self._tokens, self._seconds = 0.999 * self._tokens + tokens, 0.999 * self._seconds + seconds
-        self._others *= 0.999
+        self._others, self._waited = 0.999 * self._others, 0.999 * self._waited + rows * seconds
         for batch in self._batches.values():
             batch.seen *= 0.999
 
@@ -280,16 +281,18 @@ class GainMeter:
         return gain + SURE * error
 
     def told(self) -> dict[str, Any]:
-        """Return what was measured: tokens a second, gain and error over all steps, prefills among them; and by batch
-        size ``rows`` (the largest), the ``length`` taken, ``gain`` and ``error`` of it, or where nothing is drafted of
-        the length that would gain most, the ``break_even`` acceptance of drafted tokens there, and seconds of a step of
-        length 0 ÷ those of one in which the draft rests, ``awake``."""
+        """Return what was measured: tokens a second, a request's seconds per output token, gain and error over all
+        steps, prefills among them; and by batch size ``rows`` (the largest), the ``length`` taken, ``gain`` and
+        ``error`` of it, or where nothing is drafted of the length that would gain most, the ``break_even`` acceptance
+        of drafted tokens there, and seconds of a step of length 0 ÷ those of one in which the draft rests, ``awake``.
+        """
         tried, kept = self.acceptance.tried, self.acceptance.kept
         rows = [self._told(size, batch) for size, batch in sorted(self._batches.items()) if batch.seen]
         weight = self._others + sum(batch.seen for batch in self._batches.values()) or 1.0
         gains = [(batch.seen / weight, *self.gain(batch, batch.length)) for batch in self._batches.values()]
         return {
             "tokens_per_second": self._tokens / self._seconds if self._seconds else None,
+            "seconds_per_token": self._waited / self._tokens if self._tokens else None,
             "gain": 1 + sum(share * (gain - 1) for share, gain, _ in gains) if gains else None,
             "error": math.sqrt(sum((share * error) ** 2 for share, _, error in gains)),
             "accepted": sum(kept) / sum(tried) if sum(tried) else None, "batches": rows,

@@ -110,7 +110,7 @@ class LiveLengths:
             kind = rows, step.num_spec_tokens_to_schedule, step.osd_rests
             self._cost.note(kind, len(self._harvested.intersection(emitted)) / rows, took)
         if not told:
-            self.meter.other_step(took, tokens)
+            self.meter.other_step(rows, took, tokens)
         elif step.osd_rests:
             self.meter.rested(rows, took, tokens)
         elif self._fixed is not None:
