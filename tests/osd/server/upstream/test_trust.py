@@ -47,8 +47,13 @@ def keyed(keyed_front: Fronted, fake: FakeReplica) -> Server:
 def make(server: Server, tenant: str, **options: object) -> str:
     with server.store() as store:
         secret, _ = store.keys.create(tenant, **options)  # type: ignore[arg-type]
-    known = {"authorization": f"Bearer {secret}"}
-    until(lambda: httpx.get(f"{server.url}/v1/models", headers=known).status_code == 200, "the key is known")
+    known, unknown = {"authorization": f"Bearer {secret}"}, {"authorization": "Bearer nobody's"}
+
+    def listed(headers: dict[str, str]) -> int:
+        return httpx.get(f"{server.url}/v1/models", headers=headers).status_code
+
+    # Until the front has read its first key, it is open to everyone: 200 alone says nothing yet.
+    until(lambda: (listed(known), listed(unknown)) == (200, 401), "the key is known")
     return secret
 
 
