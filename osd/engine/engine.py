@@ -28,7 +28,7 @@ from osd.engine.prefill_queue import PrefillQueue
 from osd.engine.stats import EngineStats
 from osd.engine.text_stream import StopChecker
 from osd.gamma.base import CostModel, GammaController, Observation
-from osd.gamma.factory import make_planner, weighs_costs
+from osd.gamma.factory import RULES, make_planner, weighs_costs
 from osd.hotswap.drafts import Swap
 from osd.hotswap.heads import HeadSwap
 from osd.logits import RaggedLogits
@@ -235,7 +235,9 @@ class Engine:
         gamma = row.request.gamma
         if gamma is not None:
             return self.planner.fixed(min(gamma, self.settings.gamma.max))
-        return self.planner.controller(row.route, self.pool.costs_beside(row), row.request.tenant)
+        rule = self.planner.controller(row.route, self.pool.costs_beside(row), row.request.tenant)
+        rests = self.swap is not None and row.loaded.version in self.swap.resting
+        return self.planner.fixed(0) if rests and not RULES.entry(rule.name).weighs_costs else rule
 
     def _measure(self, rows: int, context: int, draft: Draft, clock: Clock) -> None:
         """Update the cost model with the round's times. Committing is as frequent as verifying: it counts there."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from osd.drafters.residency import LoadedVersion
 from osd.hotswap.canary import CanaryFollower
 from osd.hotswap.loader import Loader
-from osd.hotswap.succession import Succession
+from osd.hotswap.succession import Succession, rests
 from osd.models.pair import Pair, row_length
 from storage.records import DraftVersion
 from storage.settings import Settings
@@ -38,11 +38,14 @@ class Swap(CanaryFollower[LoadedVersion]):
         """Digests of the full weights that are in memory, as the engine reports them."""
         self.gone: set[str] = set()
         """Drafts that no route names any more."""
+        self.resting: set[str] = set()
+        """Versions with which drafting would lose, as they were judged when the target moved."""
         self._loader = Loader(store, pair, self.root.digest, row_length(pair, settings))
         self._asked: dict[str, None] = {}
         self._routed: frozenset[str] = frozenset()
         if self.target is not None:
             self._open_lines(Succession(store, pair, self._loader, row_length(pair, settings)))
+        self._note_rest(self.root)
         self.begin()
 
     @property
@@ -63,6 +66,7 @@ class Swap(CanaryFollower[LoadedVersion]):
     def load(self, version: DraftVersion) -> LoadedVersion:
         """Load a version's weights, or its adapter. An adapter is merged where one draft alone is served: that is a
         little faster, and no other draft would share its base."""
+        self._note_rest(version)
         return self._loader.load(version, self.bases, shares=len({*self.names(), *self._routed}) > 1)
 
     def want(self, draft: str) -> None:
@@ -90,6 +94,10 @@ class Swap(CanaryFollower[LoadedVersion]):
             if self._current(name) is None:
                 fork(self.store.versions, name, self.root.id)
         succession.carry_over([self.draft, *sorted(others)])
+
+    def _note_rest(self, version: DraftVersion) -> None:
+        if rests(self.store, version):
+            self.resting.add(version.id)
 
     def _current(self, name: str) -> DraftVersion | None:
         return self.store.versions.find(name, self.target)

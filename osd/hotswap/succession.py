@@ -2,22 +2,25 @@
 
 The successor reads the newest texts of the earlier target again, and so does the heir. That measures two things:
 
-    expected α of the heir      it serves if it is no worse than number 0, which would serve instead
+    expected α of the heir      it goes on if it is no worse than number 0, which would serve instead
     divergence of both targets  by it the earlier one's samples weigh less, or nothing (:func:`weight_of`)
 
-Whether drafting pays at that α is for the gamma rule to say, which knows what passes take: an heir that does not pay
-yet is still where learning goes on.
+An heir may be better than number 0 and still lose to not drafting. Then the line rests: it learns on from the heir,
+and nothing is drafted (:func:`rests`) until a version of it was judged to pay. Rules that weigh what passes cost find
+that out round by round, and are left to.
 """
 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from sqlalchemy import or_, select
 from torch import Tensor
 
 from osd.hotswap.loader import Loader
@@ -25,8 +28,12 @@ from osd.models.decoder import Decoder
 from osd.models.pair import Pair
 from osd.verification.rejection_sampling import expected_acceptance
 from storage.errors import PairError, WeightsDamaged
-from storage.names import draft_of
+from storage.insights.recent import summed
+from storage.insights.statistics import tokens_per_round
+from storage.names import LINE, draft_of
 from storage.records import DraftVersion, RequestSamples
+from storage.sql.outcome_tables import OutcomeRow
+from storage.sql.tables import VersionRow
 from storage.store import Store
 from storage.versions.heirs import offer_heir
 
@@ -38,6 +45,7 @@ ANCESTORS = 3
 """Earlier targets whose texts are."""
 CHUNK = 256
 """Positions whose distributions are in memory at once."""
+COSTS = ("drafted", "rounds", "draft_ms", "verify_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +58,48 @@ class HeirJudgement:
     """Expected α of number 0."""
     after: float
     """Expected α of the heir."""
+    break_even: float
+    """α from which drafting does not lose."""
 
     @property
     def good(self) -> bool:
-        """Whether it may serve."""
+        """Whether the line goes on from it."""
         return self.after >= self.before
 
 
-def judge_heir(heir: Sequence[float], root: Sequence[float], positions: Sequence[int]) -> HeirJudgement | None:
+def judge_heir(
+    heir: Sequence[float], root: Sequence[float], positions: Sequence[int], pays_from: float
+) -> HeirJudgement | None:
     """Judge an heir by the sums of Σ min(p, q) over each text's positions, of it and of number 0. None for fewer than
     two texts."""
+    if len(positions) < 2:
+        return None
     total = sum(positions)
-    return HeirJudgement(len(positions), total, sum(root) / total, sum(heir) / total) if len(positions) > 1 else None
+    return HeirJudgement(len(positions), total, sum(root) / total, sum(heir) / total, pays_from)
+
+
+def break_even(store: Store, line: str) -> float:
+    """Return α from which drafting with a line's draft does not lose, by what rounds that drafted took about any
+    target: with g tokens a round and a draft pass of c of a target's, where (1 − α^{g+1}) ÷ (1 − α) = 1 + g c. 0 where
+    fewer than every second round drafted, which are tries of single rows, and tell nothing of drafts for all; above 1
+    where none pays."""
+    draft = draft_of(line)
+    lines = or_(VersionRow.draft == draft, VersionRow.draft.startswith(f"{draft}{LINE}", autoescape=True))
+    served = OutcomeRow.draft_version.in_(select(VersionRow.id).where(lines))
+    drafted, rounds, draft_ms, verify_ms = summed(store.db, COSTS, served, OutcomeRow.drafted > 0)
+    if not verify_ms or 2 * drafted < rounds:
+        return 0.0
+    length, taken = drafted / rounds, 1 + draft_ms / verify_ms
+    return bisect_left(range(1001), taken, key=lambda alpha: tokens_per_round(alpha / 1000, length)) / 1000
+
+
+def rests(store: Store, version: DraftVersion) -> bool:
+    """Return whether drafting with a version loses, as far as it was judged on a target that moved."""
+    judged = next((one.evidence for one in store.versions.list(version.draft) if "break_even" in one.evidence), None)
+    if judged is None:
+        return False
+    alpha = version.evidence.get("after") if version.number else judged["before"]
+    return alpha is not None and alpha < judged["break_even"]
 
 
 def weight_of(divergence: float) -> float:
@@ -80,7 +118,7 @@ class Succession:
 
     @torch.inference_mode()
     def carry_over(self, drafts: Iterable[str]) -> None:
-        """Measure how far the target is from those before it, and let heirs of these drafts serve that are good."""
+        """Measure how far the target is from those before it, and let these drafts' lines go on from good heirs."""
         target = self._pair.target.digest
         if self._pair.target.start or not (ancestors := self._store.targets.ancestors(target)[:ANCESTORS]):
             return
@@ -113,18 +151,19 @@ class Succession:
         assert isinstance(loaded.decoder, Decoder)
         root = self._pair.draft.decoder(1, self._length)
         own, before = ([text.expected(decoder) for text in texts] for decoder in (loaded.decoder, root))
-        found = judge_heir(own, before, [len(text.samples) for text in texts])
+        counts = [len(text.samples) for text in texts]
+        found = judge_heir(own, before, counts, break_even(self._store, heir.draft))
         assert found is not None
         settle(self._store, heir, found, self._pair.target.digest)
 
 
 def settle(store: Store, heir: DraftVersion, found: HeirJudgement, target: str | None) -> DraftVersion:
-    """Let a good heir serve, or reject it, and keep the evidence; return what is current on its line then."""
+    """Let the line go on from a good heir, or reject it, and keep the evidence; return what is current there then."""
     current = store.versions.settle_heir(heir.id, evidence_of(found, target), good=found.good)
     words = "is inherited" if current.id == heir.id else "is not inherited"
     log.info(
-        "%s %s: expected α %.3f on %d texts, number 0 %.3f", draft_of(heir.draft), words, found.after, found.requests,
-        found.before, extra={"action": "heir_judged"},
+        "%s %s: expected α %.3f on %d texts, number 0 %.3f; drafting pays from %.3f on", draft_of(heir.draft), words,
+        found.after, found.requests, found.before, found.break_even, extra={"action": "heir_judged"},
     )  # fmt: skip
     return current
 

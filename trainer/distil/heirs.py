@@ -3,7 +3,7 @@ when the target came, because an engine that is not ours serves it, or it was de
 
 from __future__ import annotations
 
-from osd.hotswap.succession import judge_heir, settle
+from osd.hotswap.succession import break_even, judge_heir, settle
 from storage.records import DraftVersion
 from storage.settings import Settings
 from storage.store import Store
@@ -30,5 +30,6 @@ def judge_waiting_heir(store: Store, settings: Settings, line: str, teachers: Te
     readable = Readable(vocab_size(drafts[0]), positions_of(drafts[0]), lessons)
     measure, judges = comparable(readable.among(read_sound(store, ids)), lessons)
     after, before = (score(draft, judges, lessons=lessons) for draft in drafts)
-    found = judge_heir(after.of(measure).tolist(), before.of(measure).tolist(), after.positions.tolist())
+    sums, others = after.of(measure).tolist(), before.of(measure).tolist()
+    found = judge_heir(sums, others, after.positions.tolist(), break_even(store, line))
     return None if found is None else settle(store, heir, found, store.versions.target_of(line))
