@@ -326,7 +326,7 @@ def draw(found: dict[str, Rows], out: Path) -> Path:
                 panels[0].plot(*smoothed(rows, name), label=words, color=colour, linestyle=line)
         panels[1].plot(*smoothed(rows, "tokens_per_cpu_second"), label=arm, color=colour)
         panels[2].plot(*smoothed(rows, "reward"), label=arm, color=colour)
-    for axes, words in zip(panels, ("expected acceptance α", "tokens a second", "mean reward"), strict=True):
+    for axes, words in zip(panels, ("expected acceptance α", "tokens a processor second", "mean reward"), strict=True):
         axes.set_ylabel(words)
         axes.set_xlim(0, max(map(len, found.values())) - 1)
         axes.set_ylim(bottom=0)
