@@ -148,7 +148,7 @@ class NightlyArm:
         self._settings = settings.changed(
             storage={"url": None, "directory": self.data, "flush_requests": plan.interval},
             serve={"successors": name == ARMS[0], "swap_poll_seconds": 0.05},
-            gamma={"rule": "fixed", "initial": plan.gamma}, drafters={"kind": "causal"},
+            drafters={"kind": "causal"},
             learn={"interval_requests": plan.interval},
         )  # fmt: skip
 
@@ -160,7 +160,7 @@ class NightlyArm:
             found, self.began = list[tuple[int, int]](), engine.draft_version
             for at in range(0, len(questions), self.plan.interval):
                 some = [
-                    Request(encode(pair.tokenizer, each), self.plan.max_tokens)
+                    Request(encode(pair.tokenizer, each), self.plan.max_tokens, gamma=self.plan.gamma)
                     for each in questions[at : at + self.plan.interval]
                 ]
                 done = {one.request.id: one.outcomes for one in engine.run(some)}
