@@ -197,10 +197,8 @@ class Engine:
         self.target.prepare() or any(body.prepare() for body in self.pool.busy)
         self._admit()
         self.prefill_queue.take_blocks(self.rows, self._guard.leave)
-        progress, self._ended = self._ended, []
-        if self.rows:
-            progress += self._round()
-        return progress
+        ended, self._ended = self._ended, []
+        return ended + (self._round() if self.rows else [])
 
     def _round(self) -> list[RequestOutput]:
         with self.clock as clock:
@@ -232,8 +230,7 @@ class Engine:
             self._end(row, "length")
 
     def _controller(self, row: SequenceState) -> GammaController:
-        gamma = row.request.gamma
-        if gamma is not None:
+        if (gamma := row.request.gamma) is not None:
             return self.planner.fixed(min(gamma, self.settings.gamma.max))
         rule = self.planner.controller(row.route, self.pool.costs_beside(row), row.request.tenant)
         rests = self.swap is not None and row.loaded.version in self.swap.resting
