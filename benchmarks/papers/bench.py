@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.gamma.rounds import Recording, read_recording
 from benchmarks.papers.catalogue import all_papers
@@ -30,6 +30,8 @@ from storage.errors import BadSetting, OsdError
 from storage.settings import Settings
 
 SMALL, FULL = "small", "full"
+SIZES = ("texts", "tokens", "seeds", "recipes")
+RecipeName = Literal["newest", "reservoir", "printed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +58,18 @@ class PapersPlan(PairPlan):
     """Folder of the page; what is there already is not run again."""
     beside: tuple[Path, ...] = ()
     """Folders of other runs (pair, prompts, seed), told beside."""
+    texts: int = 0
+    """Texts of each data set in place of the catalogue's; 0: those."""
+    tokens: int = 0
+    """So with tokens of an answer."""
+    seeds: int = 0
+    """So with seeds."""
+    recipes: tuple[RecipeName, ...] = ()
+    """By which drafts learn in OSD's Figure 9: newest, reservoir, printed. Default: all."""
     rounds: Path | None = None
     """A recording of `python -m benchmarks rounds`: the entries that replay rounds are run on it, and no others."""
+    larger: Path | None = None
+    """With --rounds, one of a larger draft for the same prompts: entries that choose between two drafts are run too."""
 
 
 def chosen(papers: Sequence[str], ids: Sequence[str]) -> list[EntryJob]:
@@ -86,30 +98,34 @@ def bench_papers(plan: PapersPlan, settings: Settings, watch: Watch) -> BenchRes
         reason = "two of the folders have one name, by which the page tells them apart; rename one"
         raise BadSetting(source="option", key="--beside", reason=reason)
     jobs, pair = chosen(plan.paper, plan.table), choose_pair(settings.serve, plan.target, plan.draft)
-    recording = read_recording(plan.rounds) if plan.rounds else None
+    recording, larger = (read_recording(path) if path else None for path in (plan.rounds, plan.larger))
     facts = {
         "target": told(pair.target, pair.shipped), "draft": told(pair.draft, pair.shipped),
         "prompts": [name_of(Path(name)) for name in plan.prompts], "size": FULL if plan.full else SMALL,
         "seed": plan.seed,
-    } | ({} if recording is None else facts_of(recording))  # fmt: skip
-    RunFolder(out, facts, "papers.jsonl", dict)
-    bench = PapersBench(settings, watch, out, pair.target, pair.draft, plan.prompts, plan.seed, recording=recording)
+    } | sizes_of(plan) | ({} if recording is None else facts_of(recording, larger))  # fmt: skip
+    RunFolder(out, dict.fromkeys(SIZES) | facts, "papers.jsonl", dict)
+    bench = PapersBench(
+        settings, watch, out, pair.target, pair.draft, plan.prompts, plan.seed, recording=recording, larger=larger
+    )
     runnable = [job for job in jobs if job.entry.run and not _done(out, job)]
     if recording is not None:
-        runnable = [job for job in runnable if job.entry.run and job.entry.run.kind.replays]
+        known = range(1, 2 + (larger is not None))
+        runnable = [job for job in runnable if job.entry.run and job.entry.run.kind.replays in known]
     minutes = minutes_of(runnable, plan.full)
     about = f"about {sum(minutes.values()):.0f} min on one core by the catalogue's estimates"
     watch.say(f"{len(runnable)} entries to run, {about}.")
-    measure_all(runnable, lambda job: _run(bench, job, plan.full), watch, work=lambda job: minutes[str(job)])
+    measure_all(runnable, lambda job: _run(bench, job, plan), watch, work=lambda job: minutes[str(job)])
     run = run_of(out)
     files, rows = leave(run, others, out), _rows(run, jobs)
     return BenchResult("papers", facts, _figures(run, jobs, rows), {"Claims": rows}, files, watch.stopped)
 
 
-def facts_of(recording: Recording) -> dict[str, Any]:
-    """Return what makes a run over a recording what it is."""
+def facts_of(recording: Recording, larger: Recording | None = None) -> dict[str, Any]:
+    """Return what makes a run over a recording, or over those of two drafts, what it is."""
     target, draft = (Path(name).name for name in (recording.target, recording.draft))
     sets = list(dict.fromkeys(trace.data_set for trace in recording.traces))
+    draft += f"; {Path(larger.draft).name}" if larger else ""
     return {"target": target, "draft": draft, "prompts": sets, "seed": recording.seed}
 
 
@@ -128,9 +144,15 @@ def _done(out: Path, job: EntryJob) -> bool:
     return result is not None and not result.failure
 
 
-def _run(bench: PapersBench, job: EntryJob, full: bool) -> EntryResult:
+def sizes_of(plan: PapersPlan) -> dict[str, Any]:
+    """Return the sizes and recipes that are asked for in place of the catalogue's."""
+    return {name: size for name in SIZES if (size := getattr(plan, name))}
+
+
+def _run(bench: PapersBench, job: EntryJob, plan: PapersPlan) -> EntryResult:
     assert job.entry.run
-    begun, experiment, failure = time.perf_counter(), job.entry.run.plan(full), ""
+    begun, failure = time.perf_counter(), ""
+    experiment = job.entry.run.plan(plan.full).model_copy(update=sizes_of(plan))
     try:
         findings = experiment.run(bench)
     except OsdError as error:

@@ -68,6 +68,8 @@ class PapersBench:
     kept: dict[str, Any] = field(default_factory=dict)
     recording: Recording | None = None
     """Rounds of a pair that is not here; None records those of the pair."""
+    larger: Recording | None = None
+    """Those of a larger draft on texts of the same prompts."""
 
     @cached_property
     def pair(self) -> Pair:
@@ -130,14 +132,16 @@ class PapersBench:
 class PaperExperiment(Closed):
     """What is run for an entry, and how much of it. What an experiment has no use for is 0."""
 
-    replays: ClassVar[bool] = False
-    """Whether recorded rounds are all that it needs."""
+    replays: ClassVar[int] = 0
+    """Recorded rounds of how many drafts are all that it needs; 0: no recording is enough."""
     texts: int = 0
     """Prompts or requests of each data set."""
     tokens: int = 0
     """Tokens of an answer at most."""
     seeds: int = 1
     """Runs with other draws."""
+    recipes: tuple[str, ...] = ("newest", "reservoir", "printed")
+    """Ways to learn, of experiments that compare some."""
     minutes: float = 0.0
     """About how long it takes on a core, for the estimate that progress begins with."""
 

@@ -116,4 +116,4 @@ def run_of(folder: Path, option: str = "--out") -> PapersRun:
         reason = f"{folder} holds no run; give the --out of another `python -m benchmarks papers`"
         raise BadSetting(source="option", key=option, reason=reason) from None
     found = {str(job): result for job in all_jobs() if (result := kept(folder, job))}
-    return PapersRun(folder.resolve().name, facts, found)
+    return PapersRun(folder.resolve().name, {name: value for name, value in facts.items() if value is not None}, found)

@@ -10,17 +10,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from benchmarks.routes.result import LAST, ArmResult, RoutedRequest, alpha
 from benchmarks.routes.traffic import TrafficItem, set_up
+from osd.bench.examine.reading import feature_distributions
 from osd.bench.harness.watch import Watch
 from osd.demo.runner.alone import TargetAlone
 from osd.demo.runner.circle import make_new_folder
 from osd.demo.runner.feed import RequestFeed, RequestGate, Spent, make_arrival
 from osd.demo.runner.process import WorkerProcess, save_settings, worker_beside
 from osd.demo.runner.stream import draft_hits, loaded_hits
+from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.scoring import drawn_from
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
+from osd.models.features.base import FeatureDraft
+from osd.models.features.decoder import FeatureModel, feature_target
+from osd.models.features.target import read_states
 from osd.models.pair import Pair
 from osd.prompts import encode
 from osd.sequence import Completion
@@ -97,7 +105,7 @@ class ArmStream:
         serving = next((s for s in loaded_drafts.values() if s.version == version), self._engine.pool.default)
         judged, p = len(completion.tokens), drawn_from(self._target, completion)
         self._texts.append((item.domain, completion))
-        frozen, mine = sum(draft_hits(self._frozen, completion, p)), sum(loaded_hits(serving, completion, p))
+        frozen, mine = self._hits(serving, completion, p)
         self.result.seen.append(
             RoutedRequest(
                 item.domain, completion.route, serving.draft, version, judged, mine, frozen, spent.seconds, number
@@ -107,6 +115,16 @@ class ArmStream:
             self._alone.hold(completion, spent)
         late = alpha(self.result.seen[-LAST:]) or 0.0
         self._watch.at(f"{self.arm}: {len(self.result.seen)} of {len(self._setting.items)}, α {late:.2f}")
+
+    def _hits(self, serving: LoadedDraft, completion: Completion, p: Tensor | None) -> tuple[float, float]:
+        """Return hits of the frozen draft and of the one that serves; of drafts that read hidden states, those of a
+        chain's first token."""
+        pair = self._setting.pair
+        if isinstance(pair.draft, FeatureModel):
+            decoders: Any = (self._frozen, serving.body.decoder)
+            frozen, mine = feature_hits(pair, [each.draft for each in decoders], completion)
+            return frozen, mine
+        return sum(draft_hits(self._frozen, completion, p)), sum(loaded_hits(serving, completion, p))
 
     def _forgotten(self) -> float | None:
         """Return acceptance on the first domain's last texts when they were served, less what the draft that served
@@ -118,8 +136,20 @@ class ArmStream:
         loaded = self._engine.pool.loaded_drafts.get(served.most_common(1)[0][0]) if texts else None
         if loaded is None or then is None:
             return None
-        now = sum(sum(loaded_hits(loaded, text, drawn_from(self._target, text))) for text in texts)
+        now = sum(self._hits(loaded, text, drawn_from(self._target, text))[1] for text in texts)
         return round(then - now / sum(len(text.tokens) for text in texts), 4)
+
+
+@torch.inference_mode()
+def feature_hits(pair: Pair, drafts: Sequence[FeatureDraft], completion: Completion) -> list[float]:
+    """Return at how many tokens of a greedy text each draft's likeliest one is the text's; the target reads it again
+    for its hidden states."""
+    text = [*completion.prompt, *completion.tokens]
+    tokens = torch.tensor([text], device=pair.device)
+    features = torch.cat(read_states(pair.target.module, tokens, drafts[0].feature_layers(pair.target.module)), dim=-1)
+    target, count = feature_target(pair.target), len(completion.tokens)
+    said = [feature_distributions(target, each, features, text, count, 1)[0].argmax(-1) for each in drafts]
+    return [float((each == tokens[0, -count:]).sum()) for each in said]
 
 
 def run_arm(setting: RoutesSetting, arm: str, settings: Settings, folder: Path, watch: Watch) -> ArmResult:
@@ -140,7 +170,8 @@ def _circle(
     setting: RoutesSetting, arm: str, settings: Settings, folder: Path
 ) -> Iterator[tuple[Store, Engine, WorkerProcess, list[str]]]:
     make_new_folder(settings.storage.data_directory())
-    config = save_settings(settings, settings.storage.data_directory() / "osd.toml")
+    trains = settings.changed(serve={"dtype": "auto"})  # on a CPU in float32, whatever the engine decodes in
+    config = save_settings(trains, settings.storage.data_directory() / "osd.toml")
     with open_store(settings) as store:
         drafts = set_up(store, arm, Path(in_folder(setting.pair.draft).name), setting.teaching)
         with (

@@ -48,7 +48,7 @@ class AgainstWindows(PaperExperiment):
     """On-the-fly adaptation, Tables 1, 8 and 9: the analytic rule with the paper's constants against fixed windows and
     the target alone."""
 
-    replays = True
+    replays = 1
     costs: str
     temperature: float = 0.0
     constants: dict[str, tuple[Any, ...]]
@@ -98,7 +98,7 @@ class AdaptiveMethods(PaperExperiment):
     """On-the-fly adaptation, Figures 3, 5 and 6: throughput and acceptance rate of all methods by γ_max, and the upper
     bound: nothing is rejected."""
 
-    replays = True
+    replays = 1
     costs: str
     methods: dict[str, str]
     """Our rule by the paper's name."""
@@ -150,7 +150,7 @@ def _accepted_of_drafted(some: Sequence[CostedTexts]) -> PaperFigure:
 class Histories(PaperExperiment):
     """On-the-fly adaptation, Table 12: the history h and γ_max."""
 
-    replays = True
+    replays = 1
     costs: str
     histories: tuple[int, ...]
 
@@ -169,7 +169,7 @@ class InitialLengths(PaperExperiment):
     A method's speed is the mean over initial lengths of tokens a second; its spread their standard deviation ÷ mean.
     """
 
-    replays = True
+    replays = 1
     costs: str
     initials: tuple[int, ...]
     methods: dict[str, str]

@@ -141,7 +141,7 @@ class AgainstLengths(SweptHeads):
     """More thresholds, for drafts that are accepted less: w_rej lowers a head's odds sixfold, so that with an
     acceptance of a half all of the paper's end a round at its second token."""
     lengths: tuple[int, ...]
-    replays = True
+    replays = 1
 
     def run(self, bench: PapersBench) -> PaperFindings:
         """Replay thresholds and lengths, and compare each at its best."""

@@ -18,7 +18,7 @@ from benchmarks.routes.traffic import BY_LANGUAGE, languages_of
 from osd.bench.online import RECIPES
 from osd.demo.runner.source import Segment, segments_of
 
-BATCH = 4
+BATCH = 8
 
 
 class LearningRecipe(NamedTuple):
@@ -34,6 +34,7 @@ OURS = LearningRecipe("newest replayed", "", {"learn": {"replay": "newest"}})
 RESERVOIR = LearningRecipe("reservoir replayed", "_reservoir", {"learn": {"replay": "reservoir"}})
 PRINTED = LearningRecipe("Algorithm 1 as printed", "_as_printed", RECIPES["paper"])
 LEARNING_RECIPES = (OURS, RESERVOIR, PRINTED)
+BY_NAME = dict(zip(("newest", "reservoir", "printed"), LEARNING_RECIPES, strict=True))
 Arms = Mapping[str, ArmResult]
 HALF, END = "end of the first half", "end of the second half"
 Parts = dict[tuple[str, str], Sequence[RoutedRequest]]
@@ -181,15 +182,12 @@ class DataMix(RoutesExperiment):
     def run(self, bench: PapersBench) -> PaperFindings:
         """Serve the mix with every seed by every recipe."""
         names = [segment.name for segment in drawn(bench, self, 1)[:2]]
-        runs = [
-            (recipe, self._parts(bench, seed, recipe, names))
-            for seed in range(self.seeds)
-            for recipe in LEARNING_RECIPES
-        ]
-        by_recipe = {recipe.suffix: [parts for own, parts in runs if own is recipe] for recipe in LEARNING_RECIPES}
+        recipes = [BY_NAME[name] for name in self.recipes]
+        runs = [(recipe, self._parts(bench, seed, recipe, names)) for seed in range(self.seeds) for recipe in recipes]
+        by_recipe = {recipe.suffix: [parts for own, parts in runs if own is recipe] for recipe in recipes}
         first, second = names
         figures, tables = dict[str, PaperFigure](), dict[str, Rows]()
-        for recipe in LEARNING_RECIPES:
+        for recipe in recipes:
             found, key = by_recipe[recipe.suffix], recipe.suffix
             some: Parts = {part: [one for parts in found for one in parts[part]] for part in found[0]}
             figures |= {
@@ -202,7 +200,8 @@ class DataMix(RoutesExperiment):
             tables[f"α, {recipe.told}: learned from {first}, then from {second}"] = [
                 {"domain": name, **{when: told[name, when] for n, when in told if n == name}} for name in names
             ]
-        return PaperFindings(figures | self._reservoir(by_recipe, names), tables)
+        both = {"newest", "reservoir"} <= set(self.recipes)
+        return PaperFindings(figures | (self._reservoir(by_recipe, names) if both else {}), tables)
 
     def _parts(self, bench: PapersBench, seed: int, recipe: LearningRecipe, names: Sequence[str]) -> Parts:
         """Return the requests of a run by domain and third."""

@@ -17,13 +17,12 @@ from rich.console import Console
 
 from benchmarks.distil.texts import PromptSplit, TextTest, answered
 from benchmarks.figures import PaperFigure, difference_of_shares, mean_of, ratio_of_sums
-from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, shared
+from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, Rows, shared
 from benchmarks.papers.experiments.distilled import distilled_on
 from benchmarks.papers.experiments.served import (
     BATCH,
+    LEARNING_RECIPES,
     OURS,
-    PRINTED,
-    RESERVOIR,
     LearningRecipe,
     apart,
     drawn,
@@ -68,19 +67,22 @@ class SharesOfData(PaperExperiment):
 
     def run(self, bench: PapersBench) -> PaperFindings:
         """Serve and learn; distil and read; compare."""
-        requests = self.served(bench)
-        online, rows = online_told(requests)
-        for recipe in (RESERVOIR, PRINTED):
-            name = self.named(f"online{recipe.suffix}")
-            online |= beside(requests, bench.once(name, lambda recipe=recipe: self._serve(bench, recipe)), recipe)  # type: ignore[misc]
-        shares, table = shares_told(self.texts_read(bench))
-        whose: tuple[Whose, Whose] = ("online", "frozen")
-        curves = [Curve(name, [(float(i), a) for i, a in enumerate(moving(requests, name), 1)]) for name in whose]
-        tables = {
-            "Last third of each data set": rows, "α, distilled beforehand on a share of as much data": table
-        }  # fmt: skip
+        requests, figures, tables = self.served(bench), dict[str, PaperFigure](), dict[str, Rows]()
+        curves = [_curve("frozen", requests, "frozen")]
+        for recipe in LEARNING_RECIPES:
+            some = requests if recipe is OURS else self._beside(bench, recipe)
+            online, rows = online_told(some, WHOSE if recipe is OURS else WHOSE[:2])
+            figures |= {f"{name}{recipe.suffix}": figure for name, figure in online.items()}
+            figures |= {} if recipe is OURS else beside(requests, some, recipe)
+            title = "Last third of each data set" + f", {recipe.told}" * (recipe is not OURS)
+            tables[title], curves = rows, [*curves, _curve(recipe.told, some, "online")]
+        shares, tables["α, distilled beforehand on a share of as much data"] = shares_told(self.texts_read(bench))
         pictures = {"acceptance": Picture("requests", "α, last 50 requests", curves)}
-        return PaperFindings({**online, **shares}, tables, pictures)
+        return PaperFindings({**figures, **shares}, tables, pictures)
+
+    def _beside(self, bench: PapersBench, recipe: LearningRecipe) -> Served:
+        """Return the requests of a run by another recipe."""
+        return bench.once(self.named(f"online{recipe.suffix}"), lambda: self._serve(bench, recipe))
 
     @shared("online")
     def served(self, bench: PapersBench) -> Served:
@@ -136,23 +138,34 @@ class SharesOfData(PaperExperiment):
         return texts.test, right
 
 
-def online_told(requests: Served) -> tuple[dict[str, PaperFigure], list[dict[str, str]]]:
+WHOSE: tuple[Whose, ...] = ("frozen", "online", "offline")
+
+
+def _curve(label: str, some: Served, whose: Whose) -> Curve:
+    return Curve(label, [(float(i), a) for i, a in enumerate(moving(some, whose), 1)])
+
+
+def online_told(
+    requests: Served, drafts: Sequence[Whose] = WHOSE
+) -> tuple[dict[str, PaperFigure], list[dict[str, str]]]:
     """Return figures and rows of the last third of each data set's requests, with the draft that learned, the frozen
-    one and one distilled offline on all of them; and what a change of data set does."""
+    one and, where it is among the ``drafts``, one distilled offline on all of them; and what a change of data set
+    does."""
     by_name: dict[str, list[FinishedRequest]] = {}
     for one in requests:
         by_name.setdefault(one.segment, []).append(one)
     ends, later = {name: last_third(some) for name, some in by_name.items()}, list(by_name)[1:]
     late = [one for some in ends.values() for one in some]
     early = [one for name in later for one in by_name[name][: max(1, len(by_name[name]) // 10)]]
-    hits, emitted = ({whose: [one.hits(whose) for one in late] for whose in WHOSE}, [one.emitted for one in late])
+    hits, emitted = ({whose: [one.hits(whose) for one in late] for whose in drafts}, [one.emitted for one in late])
     figures = {
         "online_minus_frozen": difference_of_shares(hits["online"], hits["frozen"], emitted),
-        "online_vs_offline": ratio_of_sums(hits["online"], hits["offline"]),
         "late_minus_early": apart(_alpha([one for name in later for one in ends[name]]), _alpha(early)),
         "requests_to_recover": mean_of([recovered_after(moving(by_name[name], "online")) or 0 for name in later]),
     }  # fmt: skip
-    rows = [{"data set": name} | {whose: str(_alpha(some, whose)) for whose in WHOSE} for name, some in ends.items()]
+    if "offline" in drafts:
+        figures["online_vs_offline"] = ratio_of_sums(hits["online"], hits["offline"])
+    rows = [{"data set": name} | {whose: str(_alpha(some, whose)) for whose in drafts} for name, some in ends.items()]
     return figures, rows
 
 
@@ -166,9 +179,6 @@ def beside(ours: Served, theirs: Served, recipe: LearningRecipe) -> dict[str, Pa
     emitted, hits = [one.emitted for one, _ in pairs], [one.hits("online") for one, _ in pairs]
     others = {"online": [own.hits("online") for _, own in pairs], "frozen": [one.hits("frozen") for one, _ in pairs]}
     return {f"minus_{who}{recipe.suffix}": difference_of_shares(hits, some, emitted) for who, some in others.items()}
-
-
-WHOSE: tuple[Whose, ...] = ("frozen", "online", "offline")
 
 
 def _alpha(some: Served, whose: Whose = "online") -> PaperFigure:

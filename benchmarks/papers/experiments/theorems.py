@@ -71,7 +71,7 @@ def estimated(texts: ReplayedTexts, make: Make) -> Floats:
 class Throughput(PaperExperiment):
     """On-the-fly adaptation, Theorem 2: L ÷ (b n + a L ÷ ρ) against what the rounds took."""
 
-    replays = True
+    replays = 1
     costs: str
 
     def run(self, bench: PapersBench) -> PaperFindings:
@@ -94,7 +94,7 @@ class OracleBound(PaperExperiment):
     """SpecDec++, Theorem 4.1: stopping just before each rejection, against the best fixed length and the target alone;
     and Lemma 3.1's count of passes."""
 
-    replays = True
+    replays = 1
     costs: str
     lengths: tuple[int, ...]
 
@@ -124,7 +124,7 @@ class OracleBound(PaperExperiment):
 class Regimes(PaperExperiment):
     """GammaTune, Figure 2a: does a round's number of accepted tokens say something of the next one's?"""
 
-    replays = True
+    replays = 1
     costs: str
 
     def run(self, bench: PapersBench) -> PaperFindings:
@@ -142,7 +142,7 @@ class Regimes(PaperExperiment):
 class CostTheorem(PaperExperiment):
     """GammaTune, Eqs. 2 to 6: calls of both models and the cost of them, against what rounds took."""
 
-    replays = True
+    replays = 1
     costs: str
     gammas: tuple[int, ...]
 

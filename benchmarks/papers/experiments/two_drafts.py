@@ -30,6 +30,7 @@ from benchmarks.papers.experiments.replays import (
     DEPTH,
     ReplayedTexts,
     best_on_other_half,
+    deepest,
     fixed,
     papers_analytic,
     record,
@@ -41,6 +42,7 @@ from osd.models.weights import read_weights, write_full
 from osd.prompts import encode
 from router.draft_predictor import DraftPredictors, Expect, PendingRequest
 from router.throughput import Costs, TextScore, larger_pays
+from storage.errors import BadInput
 from storage.files.files import writing
 from storage.replay.exports import write_export
 from storage.sampling import GREEDY
@@ -49,6 +51,7 @@ SMALL, LARGE = "small", "large"
 FIRST = 25
 """Texts of each data set at most that the router learns from."""
 Mask = npt.NDArray[np.bool_]
+Traces = tuple[RecordedText, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,20 @@ class ReplayedDraft:
         return TextScore(float(right.mean()), len(right))
 
 
-def replayed_draft(traces: tuple[RecordedText, ...], table: CostTable) -> ReplayedDraft:
-    """Replay a draft's recorded texts."""
+def replayed_draft(traces: Traces, table: CostTable, most: int = DEPTH) -> ReplayedDraft:
+    """Replay a draft's recorded texts. ``most``: γ_max."""
     texts = ReplayedTexts((), traces, table)
-    return ReplayedDraft(texts, texts.under(papers_analytic()))
+    return ReplayedDraft(texts, texts.under(papers_analytic(most)))
+
+
+def on_same_texts(one: Traces, other: Traces) -> tuple[Traces, Traces]:
+    """Return the greedy texts that both recordings have, in one order. Raises BadInput where there is none."""
+    theirs = {(*text.prompt.tolist(), -1, *text.text.tolist()): text for text in other if not text.temperature}
+    keys = [(*text.prompt.tolist(), -1, *text.text.tolist()) for text in one]
+    pairs = [(text, theirs[key]) for text, key in zip(one, keys, strict=True) if key in theirs]
+    if not pairs:
+        raise BadInput(reason="The two recordings have no text in common; give two of the same target and prompts.")
+    return tuple(own for own, _ in pairs), tuple(text for _, text in pairs)
 
 
 def dearer(table: CostTable, factor: float) -> CostTable:
@@ -148,6 +161,7 @@ def perplexities(pair: Pair, prompts: Sequence[Sequence[int]]) -> list[float | N
 class TwoDrafts(PaperExperiment):
     """An experiment with both drafts."""
 
+    replays = 2
     costs: str
     """Cost profile of the smaller one."""
     times_dearer: float
@@ -162,10 +176,15 @@ class TwoDrafts(PaperExperiment):
     def drafts(self, bench: PapersBench) -> Drafts:
         """Return both drafts' texts, replayed once."""
         table = find_costs(self.costs)
-        small, large = recorded(bench, self), self._record_larger(bench)
-        dear = dearer(table, self.times_dearer)
-        both = {SMALL: replayed_draft(small.traces, table), LARGE: replayed_draft(large.traces, dear)}
-        return Drafts(both, perplexities(bench.pair, [text.prompt.tolist() for text in small.traces]))
+        small, dear, most = recorded(bench, self).traces, dearer(table, self.times_dearer), deepest(bench)
+        if bench.recording is None:
+            large = self._record_larger(bench).traces
+            surprises = perplexities(bench.pair, [text.prompt.tolist() for text in small])
+        else:  # without a target nothing tells the prompts' perplexity
+            small, large = on_same_texts(small, bench.larger.traces if bench.larger else ())
+            surprises = [None] * len(small)
+        both = {SMALL: replayed_draft(small, table, most), LARGE: replayed_draft(large, dear, most)}
+        return Drafts(both, surprises)
 
     def _record_larger(self, bench: PapersBench) -> Recording:
         folder = bench.folder(self.named("two-drafts"))

@@ -17,7 +17,7 @@ from benchmarks.papers.bench import PapersPlan, bench_papers
 from benchmarks.papers.experiment import PapersBench
 from benchmarks.papers.experiments import theorems
 from benchmarks.papers.experiments.replays import ReplayedTexts, fixed, papers_analytic, replayed
-from benchmarks.papers.experiments.two_drafts import LARGE, SMALL, Drafts, dearer, replayed_draft
+from benchmarks.papers.experiments.two_drafts import LARGE, SMALL, Drafts, dearer, on_same_texts, replayed_draft
 from benchmarks.papers.results import run_of
 from osd.bench.harness.watch import Watch
 from storage.errors import BadInput
@@ -185,3 +185,19 @@ def test_a_recording_that_lacks_what_an_entry_needs_is_said(papers_bench: Papers
     for name, says in (("on_the_fly, Table 9", "no texts at temperature 1"), ("specdecpp, Table 1", "acceptance head")):
         with pytest.raises(BadInput, match=says):
             plan_of(name).run(papers_bench)
+
+
+def test_two_drafts_recordings_are_replayed_on_the_texts_that_both_have(papers_bench: PapersBench) -> None:
+    whole = recorded()
+    some = tuple(
+        replace(shorter(text, 0.0, 12), prompt=np.array([5, number], np.int32))
+        for number, text in enumerate(whole.traces)
+    )
+    both = on_same_texts(some, some[:1:-1])
+    assert [[text.prompt[1] for text in each] for each in both] == [[*range(2, len(some))]] * 2
+    with pytest.raises(BadInput, match="no text in common"):
+        on_same_texts(some, ())
+    papers_bench.recording = replace(whole, depth=12, traces=some)
+    papers_bench.larger = replace(papers_bench.recording, traces=some[:1:-1])
+    figures = plan_of("on_the_fly, Table 2").run(papers_bench).figures
+    assert figures["chosen_vs_small"].value == 1, "who is dearer and no better is never chosen"

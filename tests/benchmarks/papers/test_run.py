@@ -81,6 +81,15 @@ def test_another_plan_wants_another_folder_and_names_must_be_known(run: Run) -> 
             chosen(papers, ids)
 
 
+def test_sizes_may_be_asked_for_in_place_of_the_catalogues(run: Run, tmp_path: Path) -> None:
+    assert run("out", ["A.3"], texts=7, tokens=5, seeds=2).settings["tokens"] == 5
+    (job,) = chosen(["osd"], ["A.3"])
+    result = kept(tmp_path / "out", job)
+    assert result and result.sizes == "7 texts of each data set, 5 tokens, 2 seeds"
+    with pytest.raises(BadSetting, match="another run"):
+        run("out", ["A.3"])
+
+
 def test_a_run_that_entries_share_is_estimated_once() -> None:
     first, *others = minutes_of(chosen(["adaptix"], ["Table 1", "Figure 3", "Figure 4"]), full=True).values()
     assert first > 1 > max(others)

@@ -51,6 +51,8 @@ def test_online_figures_are_of_each_sets_end(figures_of: FiguresOf) -> None:
         figures, {"minus_online_as_printed": -0.1, "minus_frozen_as_printed": 0.4, "minus_online_reservoir": 0}, 0.02
     )
     require(figures, {"online_minus_frozen": 0.5, "online_vs_offline": 0.7 / 0.75}, 0.02)
+    require(figures, {"online_minus_frozen_as_printed": 0.4, "online_minus_frozen_reservoir": 0.5}, 0.02)
+    assert figures["requests_to_recover_as_printed"].value >= 25
     assert figures["late_minus_early"].value > 0.3 and 25 <= figures["requests_to_recover"].value <= 60
 
 
