@@ -216,17 +216,16 @@ class DataMix(RoutesExperiment):
         return parts
 
     def _reservoir(self, by_recipe: Mapping[str, Sequence[Parts]], names: Sequence[str]) -> dict[str, PaperFigure]:
-        """Return what the reservoir changes of α at the end, of both sets, on the same requests; and by seed the share
-        of what is forgotten that it keeps."""
+        """Return what the reservoir changes of α at the end, of both sets, on the same requests, with errors over
+        seeds, of one seed over requests; and by seed the share of what is forgotten that it keeps."""
         ours, theirs = by_recipe[OURS.suffix], by_recipe[RESERVOIR.suffix]
-        found = {
-            f"reservoir_minus_newest_on_{key}": mean_of(
-                [_paired(one[name, END], other[name, END]).value for one, other in zip(theirs, ours, strict=True)]
-            )
-            for key, name in zip(("first", "second"), names, strict=True)
-        }
+        found = {}
+        for key, name in zip(("first", "second"), names, strict=True):
+            pairs = [_paired(one[name, END], other[name, END]) for one, other in zip(theirs, ours, strict=True)]
+            mean = pairs[0] if len(pairs) == 1 else mean_of([each.value for each in pairs])
+            found[f"reservoir_minus_newest_on_{key}"] = mean
         forgotten = [[between(parts, names[0], HALF, END).value for parts in some] for some in (ours, theirs)]
-        if sum(forgotten[0]):
+        if sum(forgotten[0]) > 0:
             found["reservoir_keeps"] = ratio_of_sums(np.subtract(forgotten[0], forgotten[1]), forgotten[0])
         return found
 
