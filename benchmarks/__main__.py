@@ -15,9 +15,9 @@ from storage.errors import OsdError
 from storage.settings import load_settings
 
 BENCHES = {
-    "acceptance": "acceptance", "attached": "vllm.attached", "cells": "cells", "distil": "distil.bench",
-    "drafting": "drafting", "eagle": "eagle.bench", "encoder-decoder": "encoder_decoder", "gamma": "gamma.bench",
-    "gpu": "gpu.bench", "harvest": "harvest", "monitoring": "monitoring", "nightly": "nightly",
+    "acceptance": "acceptance", "attached": "vllm.attached", "cells": "cells", "curve": "curve",
+    "distil": "distil.bench", "drafting": "drafting", "eagle": "eagle.bench", "encoder-decoder": "encoder_decoder",
+    "gamma": "gamma.bench", "gpu": "gpu.bench", "harvest": "harvest", "monitoring": "monitoring", "nightly": "nightly",
     "papers": "papers.bench", "regions": "regions", "rl": "rl", "rounds": "gamma.record", "router": "router.bench",
     "routes": "routes.bench", "servers": "servers", "soak": "soak", "trees": "trees.bench", "vllm": "vllm.bench",
     "walk": "walk",

@@ -79,6 +79,8 @@ class Arm:
     turns: list[Took] = field(default_factory=list)
     rounds: int = 0
     drafted: int = 0
+    said: int = 0
+    """Tokens of the texts that are whole, whose rounds and drafts are counted."""
 
     def take(self, tokens: int) -> None:
         """Decode until so many tokens came out."""
@@ -91,6 +93,7 @@ class Arm:
             for one in progress:
                 if one.completion:
                     self.rounds += len(one.completion.rounds)
+                    self.said += len(one.completion.tokens)
                     self.drafted += sum(each.drafted for each in one.completion.rounds)
         self.turns.append(Took(got, time.perf_counter() - begun, time.thread_time() - worked))
 
@@ -154,6 +157,10 @@ def measured(plan: DraftingPlan, rows: int, arms: Mapping[str, Arm], watch: Watc
     for clock, name in (("processor", "vs_alone"), ("seconds", "vs_alone_clock")):
         told[name], told[f"{name}_error"] = ratio(mine.turns, alone.turns, clock)
     told["drafted_a_round"] = mine.drafted / max(1, mine.rounds)
+    told["tokens_a_round"] = mine.said / max(1, mine.rounds)
+    told["tokens_a_second"], told["alone_a_second"] = (
+        sum(one.tokens for one in arm.turns) / sum(one.processor for one in arm.turns) for arm in (mine, alone)
+    )
     against = {name: ratio(mine.turns, arm.turns) for name, arm in arms.items() if name != RULE}
     best = min(against, key=lambda name: against[name][0])
     return told | {"best": best, "vs_best": against[best][0], "vs_best_error": against[best][1]}
