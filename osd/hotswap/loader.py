@@ -6,6 +6,7 @@ adapter must fit) is a :class:`Family`, kept by the digest of that number 0.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -205,14 +206,14 @@ def require_servable(store: Store, version: DraftVersion, judged: PreTrainedMode
 def require_servable_features(store: Store, version: DraftVersion, judged: FeatureDraft, target: FeatureTarget) -> None:
     """Load a version of a feature draft as servers do, and compare its first steps over a text with those of what was
     judged. Raises FeatureDraftNotLoaded, FeatureDraftMismatch, DraftUnsound."""
-    loaded = load_feature_draft(store.versions.folder(version), target).float()
-    weight = target.head.weight
+    loaded, weight = load_feature_draft(store.versions.folder(version), target), target.head.weight
+    served = copy.deepcopy(judged).to(next(loaded.parameters()).dtype).float()  # rounded as the target's numbers are
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(1, TOKENS, judged.feature_size, generator=generator).to(weight.device)
     tokens = torch.randint(target.vocab_size, (1, TOKENS), generator=generator).to(weight.device)
     ours, theirs = (
         [step.logits for step in draft.unroll(features, tokens, target.embed, target.head, STEPS)]
-        for draft in (loaded, judged)
+        for draft in (loaded.float(), served)
     )
     for one, other in zip(ours, theirs, strict=True):
         if one.shape != other.shape or not torch.allclose(one, other, rtol=CLOSE, atol=CLOSE):

@@ -83,7 +83,7 @@ class PickingHead(OutputHead):
 
     def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return logits (n, V) or (n, Vd) of hidden states (b, c, H)."""
-        return super().__call__(self._pick(hidden).to(self.weight.dtype), rows)
+        return super().__call__(self._pick(hidden), rows)
 
     @contextmanager
     def picking(self, draft: FeatureDraft) -> Iterator[None]:

@@ -36,6 +36,7 @@ class OutputHead:
 
     def __call__(self, hidden: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return the logits (…, V) of hidden states (…, H), or those of the tokens ``rows`` (Vd,) alone, (…, Vd)."""
+        hidden = hidden.to(self.weight.dtype)  # a draft that is trained has more bits than its target
         if rows is None:
             return self.finish(self.layer(hidden))
         bias = getattr(self.layer, "bias", None)

@@ -87,6 +87,16 @@ def test_a_draft_of_random_weights_learns_from_what_the_target_reads_again(
     assert size < loaded.weight_bytes + 8192, "the target's embeddings and output layer are never written"
 
 
+@pytest.mark.parametrize("kind", some_of(KINDS, "eagle"))
+def test_a_target_in_bfloat16_teaches_drafts_that_are_proven_as_they_are_served(
+    store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path, kind: str
+) -> None:
+    register(store, target, tmp_path / "zero", kind)
+    send(store, target, [replace(s, hidden_states=None) for s in all_texts], held_out=False, count=16)
+    run = trained(store, taught.changed(serve={"dtype": "bfloat16"}, learn={"epochs": 1}, gate={"min_gain": -1.0}))
+    assert run.state is RunState.PUBLISHED, run.result
+
+
 def test_runs_go_on_from_each_other_in_memory_and_the_watch_compares_them_by_the_same_chains(
     store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], tmp_path: Path
 ) -> None:
