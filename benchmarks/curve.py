@@ -45,8 +45,8 @@ CACHE_MB = 4096
 LOG, DEFAULT, OWN, RATE = "points.jsonl", "default", "own-answers", "rate"
 WAYS: Mapping[str, Mapping[str, Any]] = {
     DEFAULT: {}, "one-step": {"steps": 1}, "step-weight-1": {"step_weight": 1.0},
-    "step-weight-0.6": {"step_weight": 0.6}, "rate-2": {RATE: 2.0}, "rate-4": {RATE: 4.0}, "epochs-6": {"epochs": 6},
-    "vocabulary-8192": {"draft_vocabulary": 8192}, OWN: {},
+    "step-weight-0.6": {"step_weight": 0.6}, "rate-2": {RATE: 2.0}, "rate-4": {RATE: 4.0}, "rate-8": {RATE: 8.0},
+    "epochs-6": {"epochs": 6}, "vocabulary-8192": {"draft_vocabulary": 8192}, OWN: {},
 }  # fmt: skip
 """What ``[learn]`` has otherwise; ``rate`` is a multiple of the learning rate's default."""
 
@@ -98,8 +98,8 @@ class CurvePlan(TargetPlan):
     way: str = DEFAULT
     """How drafts of the curve learn; see ways."""
     ways: tuple[str, ...] = ()
-    """Other ways, each tried beside the curve's: one-step, step-weight-1, step-weight-0.6, rate-2, rate-4, epochs-6,
-    vocabulary-8192, own-answers (of the data sets)."""
+    """Other ways, each tried beside the curve's: one-step, step-weight-1, step-weight-0.6, rate-2, rate-4, rate-8,
+    epochs-6, vocabulary-8192, own-answers (of the data sets)."""
     at: tuple[Count, ...] = (1500,)
     """Numbers of answers at which they are tried."""
     judges: Count = 250
@@ -137,8 +137,8 @@ def bench_curve(plan: CurvePlan, settings: Settings, watch: Watch) -> BenchResul
     folder = RunFolder(plan.out, plan.facts | {"target": pair.target.name}, LOG, CurveCell)
     school = School(plan, pair, settings, watch)
     cells = measure_all(plan.jobs, school.measure, watch, folder=folder, work=lambda job: float(job.answers))
-    curve = [cell for cell in cells if cell.job.way == plan.way and cell.job.answers in plan.points]
-    laws = laws_of([(cell.job.answers, cell.found.acceptance.value) for cell in curve])
+    curves = curves_of(folder.finished, plan.way)
+    laws = [{"way": way, **law} for way, points in curves.items() for law in laws_of(points)]
     rows = [_row(cell, cells, plan.way) for cell in cells]
     figures = {"drafts": rows, "laws": laws}
     tables = {"Acceptance ± standard error": rows, "Laws": laws}
@@ -146,10 +146,17 @@ def bench_curve(plan: CurvePlan, settings: Settings, watch: Watch) -> BenchResul
         return BenchResult("curve", facts_of(plan), figures, tables, interrupted=True)
     if plan.decode:
         figures["decoded"] = tables["Decoded"] = [decoded(plan, settings, kind, watch) for kind in ("causal", "tree")]
-    points = [(cell.job.answers, cell.found.acceptance) for cell in curve]
     others = [(row["way"], row["difference"], row["its error"]) for row in rows if "difference" in row]
-    picture = draw(points, laws, others, plan.out)
+    picture = draw(curves, laws, others, plan.out)
     return BenchResult("curve", facts_of(plan), figures, tables, {"picture": picture}, watch.stopped)
+
+
+def curves_of(cells: Sequence[CurveCell], way: str) -> dict[str, list[tuple[int, PaperFigure]]]:
+    """Return the points of a way, and of all others that have three or more."""
+    found: dict[str, list[tuple[int, PaperFigure]]] = {way: []}
+    for cell in sorted(cells, key=lambda cell: cell.job.answers):
+        found.setdefault(cell.job.way, []).append((cell.job.answers, cell.found.acceptance))
+    return {name: points for name, points in found.items() if name == way or len(points) >= 3}
 
 
 def _row(cell: CurveCell, cells: Sequence[CurveCell], base: str) -> dict[str, Any]:

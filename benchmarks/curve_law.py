@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from benchmarks.figures import PaperFigure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Floats = npt.NDArray[np.float64]
 Fitted = tuple[Callable[[Floats], Floats], dict[str, float]]
@@ -45,12 +48,16 @@ def saturating(answers: Floats, acceptance: Floats) -> Fitted:
 LAWS = {"a − b n^−c": saturating, "a + b ln n": line}
 
 
-def laws_of(points: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
+Curve = Sequence[tuple[int, PaperFigure]]
+"""Answers, and acceptance."""
+
+
+def laws_of(points: Curve) -> list[dict[str, Any]]:
     """Return each law with its numbers, how far it is off at a point that it did not see (root mean square), and what
     it says at LATER: of all points, and the least and most with any one left out. Nothing of fewer than five."""
     if len(points) < 5:
         return []
-    n, acceptance = (np.array(column, float) for column in zip(*points, strict=True))
+    n, acceptance = _columns(points)
     found = []
     for name, fit in LAWS.items():
         law, numbers = fit(n, acceptance)
@@ -65,37 +72,42 @@ def laws_of(points: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
     return found
 
 
-def draw(
-    points: Sequence[tuple[int, PaperFigure]], laws: Sequence[dict[str, Any]],
-    ways: Sequence[tuple[str, float, float]], folder: Path,
-) -> Path:  # fmt: skip
-    """Draw the curve with its laws, and beside it how much better or worse other ways are."""
-    from osd.bench.harness.picture import BLUE, COLOURS, FAINT, GREY, INK, dress, make_panels, save
+def _columns(points: Curve) -> tuple[Floats, Floats]:
+    return np.array([n for n, _ in points], float), np.array([each.value for _, each in points])
 
-    figure, panels = make_panels(2 if ways else 1, 5.2, 3.6)
+
+def draw(
+    curves: Mapping[str, Curve], laws: Sequence[Mapping[str, Any]], ways: Sequence[tuple[str, float, float]],
+    folder: Path,
+) -> Path:  # fmt: skip
+    """Draw curves with their laws, and beside them how much better or worse other ways are."""
+    from osd.bench.harness.picture import COLOURS, GREY, INK, dress, make_panels, save
+
+    figure, panels = make_panels(2 if ways else 1, 5.4, 3.8)
     axes = panels[0]
-    n, values = [each for each, _ in points], [each.value for _, each in points]
-    grid = np.geomspace(min(n), LATER, 200)
-    for law, colour in zip(laws, COLOURS[1:], strict=False):
-        fitted, _ = LAWS[law["law"]](np.array(n, float), np.array(values))
-        axes.plot(grid, fitted(grid), "--", color=colour, label=law["law"])
-        ends = [law[name] for name in ("least", "most")]
-        axes.plot([LATER * (1.06 if colour == COLOURS[1] else 1.0)] * 2, ends, color=colour, linewidth=3)
-    axes.errorbar(
-        n, values, [2 * (each.error or 0) for _, each in points], fmt="o", color=BLUE, label="measured ± 2 s.e."
-    )
+    for (way, points), colour in zip(curves.items(), COLOURS, strict=False):
+        n, values = _columns(points)
+        axes.errorbar(n, values, [2 * (each.error or 0) for _, each in points], fmt="o", color=colour, label=way)
+        for law, style in zip([law for law in laws if law["way"] == way], ("--", ":"), strict=False):
+            grid = np.geomspace(n[0], LATER, 200)
+            axes.plot(grid, LAWS[law["law"]](n, values)[0](grid), style, color=colour, label=law["law"])
     size, low, high = PUBLISHED
     axes.plot([size] * 2, [low, high], color=GREY, linewidth=6, alpha=0.5, solid_capstyle="butt")
     axes.annotate("published drafts", (size, high), ha="center", va="bottom", color=INK, fontsize=8)
-    axes.set(xscale="log", xlabel="answers learned from", ylabel="accepted ÷ drafted", ylim=(0, None))
+    axes.set(xscale="log", xlabel="answers learned from", ylabel="accepted ÷ drafted", ylim=(0, 1))
     axes.legend(fontsize=8, loc="upper left")
     dress(axes)
     if ways:
-        beside, rows = panels[1], list(ways)[::-1]
-        beside.axvline(0, color=FAINT)
-        errors = [2 * each for _, _, each in rows]
-        beside.errorbar([each for _, each, _ in rows], range(len(rows)), xerr=errors, fmt="o", color=BLUE)
-        beside.set_yticks(range(len(rows)), [name.rpartition("+")[2] for name, _, _ in rows])
-        beside.set(xlabel="acceptance, less the default's (± 2 s.e.)")
-        dress(beside)
+        _differences(panels[1], list(ways)[::-1])
     return save(figure, folder, "curve")
+
+
+def _differences(axes: Axes, ways: Sequence[tuple[str, float, float]]) -> None:
+    from osd.bench.harness.picture import BLUE, FAINT, dress
+
+    axes.axvline(0, color=FAINT)
+    errors = [2 * error for _, _, error in ways]
+    axes.errorbar([less for _, less, _ in ways], range(len(ways)), xerr=errors, fmt="o", color=BLUE)
+    axes.set_yticks(range(len(ways)), [name.rpartition("+")[2] for name, _, _ in ways])
+    axes.set(xlabel="accepted ÷ drafted, less the first curve's (± 2 s.e.)", ylim=(-0.6, len(ways) - 0.4))
+    dress(axes)

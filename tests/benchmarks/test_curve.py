@@ -11,6 +11,7 @@ import pytest
 from benchmarks.curve import CurvePlan, Taught, asked
 from benchmarks.curve_law import LATER, laws_of, line, saturating
 from benchmarks.eagle.learn import recorded, text_of
+from benchmarks.figures import PaperFigure
 from osd.bench.harness.watch import Watch
 from tests.support.chat_templates import tokenizer
 from tests.support.models import prompts, random_pair
@@ -57,9 +58,10 @@ def test_laws_find_what_points_were_made_of() -> None:
     law, numbers = saturating(NUMBERS, bent)
     assert numbers == pytest.approx({"a": 0.6, "b": 2.0, "c": 0.3}, rel=0.02)
     assert law(np.array([float(LATER)]))[0] == pytest.approx(0.6 - 2.0 * LATER**-0.3, abs=0.002)
-    power, log = laws_of([*zip(NUMBERS.astype(int).tolist(), bent.tolist(), strict=True)])
+    points = [(int(n), PaperFigure(float(value))) for n, value in zip(NUMBERS, bent, strict=True)]
+    power, log = laws_of(points)
     assert power["left out, off by"] < 0.002 < log["left out, off by"] and power["least"] <= power["most"]
-    assert laws_of([(300, 0.2), (600, 0.3)]) == []
+    assert laws_of(points[:4]) == []
 
 
 def test_ways_are_tried_beside_the_curves_own_and_points_are_no_part_of_the_folders_plan() -> None:
