@@ -42,6 +42,7 @@ JUDGED = 3
 """Tokens of the chains that judge, whatever was learned."""
 CACHE_MB = 4096
 """Memory for the target's hidden states: it reads each answer once."""
+KINDS = ("causal", "tree")
 LOG, DEFAULT, OWN, RATE = "points.jsonl", "default", "own-answers", "rate"
 WAYS: Mapping[str, Mapping[str, Any]] = {
     DEFAULT: {}, "one-step": {"steps": 1}, "step-weight-1": {"step_weight": 1.0},
@@ -133,7 +134,8 @@ class CurvePlan(TargetPlan):
 def bench_curve(plan: CurvePlan, settings: Settings, watch: Watch) -> BenchResult:
     """Record what is missing, let drafts learn, and judge them. Raises BadSetting, BadPromptFile, TrainingFailed."""
     choose([part for way in (plan.way, *plan.ways) for part in way.split("+")], WAYS, "--ways")
-    pair = choose_pair(settings.serve, plan.target, drafter="lookup").load(settings.serve)
+    names = choose_pair(settings.serve, plan.target, drafter="lookup")
+    pair = names.load(settings.serve)
     folder = RunFolder(plan.out, plan.facts | {"target": pair.target.name}, LOG, CurveCell)
     school = School(plan, pair, settings, watch)
     cells = measure_all(plan.jobs, school.measure, watch, folder=folder, work=lambda job: float(job.answers))
@@ -145,7 +147,7 @@ def bench_curve(plan: CurvePlan, settings: Settings, watch: Watch) -> BenchResul
     if watch.stopped:
         return BenchResult("curve", facts_of(plan), figures, tables, interrupted=True)
     if plan.decode:
-        figures["decoded"] = tables["Decoded"] = [decoded(plan, settings, kind, watch) for kind in ("causal", "tree")]
+        figures["decoded"] = tables["Decoded"] = [decoded(plan, names.target, settings, kind, watch) for kind in KINDS]
     others = [(row["way"], row["difference"], row["its error"]) for row in rows if "difference" in row]
     picture = draw(curves, laws, others, plan.out)
     return BenchResult("curve", facts_of(plan), figures, tables, {"picture": picture}, watch.stopped)
@@ -213,7 +215,8 @@ class School:
 
     def _own(self, one: Asked, text: RequestSamples) -> RequestSamples:
         """Return the data set's answer; the target's where it has none."""
-        tokenizer, most = self._pair.tokenizer, self._plan.max_tokens
+        tokenizer: Any = self._pair.tokenizer
+        most = self._plan.max_tokens
         tokens = [*tokenizer.encode(one.own, add_special_tokens=False), tokenizer.eos_token_id][:most]
         return text_of(one.prompt, tokens) if one.own.strip() else text
 
@@ -249,14 +252,14 @@ def _drawn(tokenizer: Any, path: Path, longest: int, seed: int) -> Iterable[Aske
     return (one for one in found if len(one.prompt) <= longest)
 
 
-def decoded(plan: CurvePlan, settings: Settings, kind: str, watch: Watch) -> dict[str, Any]:
+def decoded(plan: CurvePlan, target: str, settings: Settings, kind: str, watch: Watch) -> dict[str, Any]:
     """Return what drafting chains or trees brings with the last point's draft; what the folder has is read."""
     way, answers = plan.way, max(plan.points)
     path = plan.out / f"decoded-{way}-{answers}-{kind}.json"
     if not path.exists():
         draft = str(plan.out / f"{way}-{answers}" / "draft")
         asked = DraftingPlan(
-            target=plan.target, draft=draft, prompts=plan.decode, rows=(1,), random_draft=False, turns=20, count=9
+            target=target, draft=draft, prompts=plan.decode, rows=(1,), random_draft=False, turns=20, count=9
         )
         found = bench_drafting(asked, settings.changed(drafters={"kind": kind}), watch)
         save_json(path, {"drafts": kind} | found.figures["given@1"])

@@ -88,7 +88,7 @@ def recorded(
 
 
 def _answers(pair: Pair, settings: Settings, prompts: Sequence[Tokens], most: int) -> list[RequestSamples]:
-    drafting = {"gamma": {"rule": "fixed", "initial": 0, "routes": {}}, "drafters": {"kind": "lookup"}}
+    drafting: dict[str, Any] = {"gamma": {"rule": "fixed", "initial": 0, "routes": {}}, "drafters": {"kind": "lookup"}}
     alone = settings.changed(serve={"max_batch": ROWS, "record": "off"}, **drafting)
     done = run_in_order(Engine(pair, alone), [Request(prompt, most) for prompt in prompts])
     texts = [text_of(prompt, one.tokens) for prompt, one in zip(prompts, done, strict=True)]
