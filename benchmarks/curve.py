@@ -182,7 +182,7 @@ class School:
         self._resident, self._judge = ResidentModels(), RecomputeTeacher(self._shared, [self._shared.layers], CACHE_MB)
 
     @cached_property
-    def _asked(self) -> list[Asked]:
+    def _asked(self) -> list[AskedText]:
         plan = self._plan
         count = plan.judges + max(job.answers for job in plan.jobs)
         return asked(self._pair.tokenizer, plan.prompts, count, plan.longest, plan.seed)
@@ -213,7 +213,7 @@ class School:
         own = eagle_settings(self._settings, self._pair, folder / "data", job.answers, **learn)
         return own.changed(storage={"holdout": 0.0}, gate={"requests": 8, "min_gain": -1.0})  # judged here, not there
 
-    def _own(self, one: Asked, text: RequestSamples) -> RequestSamples:
+    def _own(self, one: AskedText, text: RequestSamples) -> RequestSamples:
         """Return the data set's answer; the target's where it has none."""
         tokenizer: Any = self._pair.tokenizer
         most = self._plan.max_tokens
@@ -228,27 +228,27 @@ class School:
         return Judged(found.expected.tolist(), found.positions.tolist(), depths.tolist(), *took)
 
 
-class Asked(NamedTuple):
+class AskedText(NamedTuple):
     """A prompt, and the answer that its data set has, which may be empty."""
 
     prompt: Tokens
     own: str
 
 
-def asked(tokenizer: Any, files: Sequence[str], count: int, longest: int, seed: int) -> list[Asked]:
+def asked(tokenizer: Any, files: Sequence[str], count: int, longest: int, seed: int) -> list[AskedText]:
     """Return prompts of at most ``longest`` tokens, the data sets in turn; fewer where there are no more."""
     drawn = [_drawn(tokenizer, Path(name), longest, seed) for name in files]
-    found: dict[Tokens, Asked] = {}
+    found: dict[Tokens, AskedText] = {}
     for one in chain.from_iterable(zip_longest(*drawn)):
         if one is not None and len(found) < count:
             found.setdefault(one.prompt, one)
     return list(found.values())
 
 
-def _drawn(tokenizer: Any, path: Path, longest: int, seed: int) -> Iterable[Asked]:
+def _drawn(tokenizer: Any, path: Path, longest: int, seed: int) -> Iterable[AskedText]:
     lines = [line for line in read_prompts(path) if isinstance(line, Prompt)]
     random.Random(seed).shuffle(lines)
-    found = (Asked(encode(tokenizer, line.text), str(line.fields.get("response") or "")) for line in lines)
+    found = (AskedText(encode(tokenizer, line.text), str(line.fields.get("response") or "")) for line in lines)
     return (one for one in found if len(one.prompt) <= longest)
 
 
