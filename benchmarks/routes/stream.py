@@ -170,8 +170,7 @@ def _circle(
     setting: RoutesSetting, arm: str, settings: Settings, folder: Path
 ) -> Iterator[tuple[Store, Engine, WorkerProcess, list[str]]]:
     make_new_folder(settings.storage.data_directory())
-    trains = settings.changed(serve={"dtype": "auto"})  # on a CPU in float32, whatever the engine decodes in
-    config = save_settings(trains, settings.storage.data_directory() / "osd.toml")
+    config = save_settings(settings, settings.storage.data_directory() / "osd.toml")
     with open_store(settings) as store:
         drafts = set_up(store, arm, Path(in_folder(setting.pair.draft).name), setting.teaching)
         with (
