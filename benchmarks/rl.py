@@ -65,6 +65,8 @@ def busy():
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 def post(url, post=httpx.post, **given):
+    if (length := os.environ.get("LENGTH")) and "prompt" in given["json"]:
+        given["json"]["osd"] = {"gamma": int(length)}
     began, worked = time.perf_counter(), busy()
     answer = post(url, **given)
     spent = time.perf_counter() - began, busy() - worked
@@ -77,7 +79,8 @@ def post(url, post=httpx.post, **given):
 httpx.post = post
 """
 """Stands before the page's loop: it waits for its turn after each update, and tells the tokens of each rollout, its
-seconds, and the server's processor seconds; and the seconds of each move of the target."""
+seconds, and the server's processor seconds; and the seconds of each move of the target. With LENGTH each rollout asks
+for so many drafted tokens, also of a line that rests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +142,9 @@ class Loop:
         self.rewards, self.equal, self.rollouts = list[float](), list[bool](), list[list[tuple[float, ...]]]()
         self.moves = list[tuple[float, ...]]()
         self.api = f"http://127.0.0.1:{port}"
-        fixed = {} if plan.gamma is None else {"OSD_GAMMA__RULE": "fixed", "OSD_GAMMA__INITIAL": str(plan.gamma)}
-        self.env = os.environ | fixed | ARMS[arm] | {
+        drafts = plan.gamma is not None and arm != "no draft"
+        asked = {"LENGTH": str(plan.gamma)} if drafts else {}
+        self.env = os.environ | asked | ARMS[arm] | {
             "OSD_STORAGE__DIRECTORY": str(self.own / "data"), "OSD_SERVE__TARGET": str(self.own / "base"),
             "OSD_SERVE__DRAFT": plan.draft, "OSD_SERVE__MAX_BATCH": str(plan.rows), "OSD_SERVE__THREADS": "1",
             "OMP_NUM_THREADS": "1", "OSD_SERVER__PORT": str(port), "OSD_SERVER__ADMIN_PORT": str(port + 1),
