@@ -1,4 +1,4 @@
-"""Acceptance of an EAGLE draft by the number of the target's answers that it learned from, and the law of that curve.
+"""Acceptance of a feature draft by the number of the target's answers that it learned from, and the law of that curve.
 
 Each point is a draft of random weights that learned from the first n answers. All are judged on the same answers, which
 none learns from, as the gate does: expected acceptance over chains of three tokens, errors clustered by answer.
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.curve_law import draw, laws_of
 from benchmarks.drafting import DraftingPlan, bench_drafting
-from benchmarks.eagle.learn import eagle_settings, recorded, taught_eagle, text_of
+from benchmarks.eagle.learn import eagle_settings, recorded, taught, text_of
 from benchmarks.figures import PaperFigure, difference_of_shares, ratio_of_sums
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.plan import Count, TargetPlan, facts_of
@@ -33,6 +33,7 @@ from osd.prompts import Prompt, encode, read_prompts
 from osd.server.start import choose_pair
 from storage.records import RequestSamples
 from storage.settings import Settings
+from storage.versions.feature_kinds import DFLASH, EAGLE, EAGLE3, MEDUSA, PEAGLE
 from trainer.distil.optimizer import RATE_TIMES_WIDTH, width
 from trainer.distil.resident import ResidentModels
 from trainer.distil.scores import score
@@ -43,13 +44,16 @@ JUDGED = 3
 CACHE_MB = 4096
 """Memory for the target's hidden states: it reads each answer once."""
 KINDS = ("causal", "tree")
-LOG, DEFAULT, OWN, RATE = "points.jsonl", "default", "own-answers", "rate"
+LOG, DEFAULT, OWN, RATE, KIND = "points.jsonl", "default", "own-answers", "rate", "kind"
+NEW = (MEDUSA, EAGLE, EAGLE3, PEAGLE, DFLASH)
+"""Kinds of drafts that begin with random weights."""
 WAYS: Mapping[str, Mapping[str, Any]] = {
     DEFAULT: {}, "one-step": {"steps": 1}, "step-weight-1": {"step_weight": 1.0},
-    "step-weight-0.6": {"step_weight": 0.6}, "rate-2": {RATE: 2.0}, "rate-4": {RATE: 4.0}, "rate-8": {RATE: 8.0},
+    "step-weight-0.6": {"step_weight": 0.6}, **{f"rate-{times}": {RATE: float(times)} for times in (1, 2, 4, 8)},
     "epochs-6": {"epochs": 6}, "vocabulary-8192": {"draft_vocabulary": 8192}, OWN: {},
+    **{kind: {KIND: kind} for kind in NEW},
 }  # fmt: skip
-"""What ``[learn]`` has otherwise; ``rate`` is a multiple of the learning rate's default."""
+"""What ``[learn]`` has otherwise; ``rate`` is a multiple of the default learning rate, ``kind`` the draft's (EAGLE)."""
 
 
 class Taught(NamedTuple):
@@ -87,7 +91,7 @@ CurveCell = Cell[Taught, Judged]
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePlan(TargetPlan):
-    """How an EAGLE draft's acceptance grows with the answers that it learned from, by which law, and what is faster.
+    """How a feature draft's acceptance grows with the answers that it learned from, by which law, and what is faster.
 
     Example: `python -m benchmarks curve --prompts gsm8k.jsonl,wikisql.jsonl --ways rate-2,one-step --out out/curve`
     """
@@ -99,8 +103,9 @@ class CurvePlan(TargetPlan):
     way: str = DEFAULT
     """How drafts of the curve learn; see ways."""
     ways: tuple[str, ...] = ()
-    """Other ways, each tried beside the curve's: one-step, step-weight-1, step-weight-0.6, rate-2, rate-4, rate-8,
-    epochs-6, vocabulary-8192, own-answers (of the data sets)."""
+    """Other ways, each tried beside the curve's: one-step, step-weight-1, step-weight-0.6, rate-1, rate-2, rate-4,
+    rate-8, epochs-6, vocabulary-8192, own-answers (of the data sets); or kinds: medusa, eagle, eagle3, peagle,
+    dflash."""
     at: tuple[Count, ...] = (1500,)
     """Numbers of answers at which they are tried."""
     judges: Count = 250
@@ -179,7 +184,7 @@ class School:
     def __init__(self, plan: CurvePlan, pair: Pair, settings: Settings, watch: Watch) -> None:
         self._plan, self._pair, self._settings, self._watch = plan, pair, settings, watch
         self._shared = FeatureTarget(pair.target.module, pair.target.name, pair.target.digest)
-        self._resident, self._judge = ResidentModels(), RecomputeTeacher(self._shared, [self._shared.layers], CACHE_MB)
+        self._resident, self._judges = ResidentModels(), dict[tuple[int, ...], RecomputeTeacher]()
 
     @cached_property
     def _asked(self) -> list[AskedText]:
@@ -200,14 +205,13 @@ class School:
         folder = plan.out / f"{job.way}-{job.answers}"
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
         folder.mkdir(parents=True)
-        run = taught_eagle(self._pair, self._settings_of(job, folder), lessons, folder, self._resident)
+        run = taught(self._pair, self._settings_of(job, folder), lessons, folder, _learn(job)[KIND], self._resident)
         shutil.rmtree(folder / "data")
         return Cell(job, self._judged(folder / "draft", judges, run))
 
     def _settings_of(self, job: Taught, folder: Path) -> Settings:
-        learn: dict[str, Any] = {"epochs": self._plan.epochs, "teacher_cache_mb": CACHE_MB}
-        for part in job.way.split("+"):
-            learn |= WAYS[part]
+        learn = {"epochs": self._plan.epochs, "teacher_cache_mb": CACHE_MB} | _learn(job)
+        del learn[KIND]
         if times := learn.pop(RATE, None):
             learn["learning_rate"] = times * RATE_TIMES_WIDTH / width(self._pair.target.module)
         own = eagle_settings(self._settings, self._pair, folder / "data", job.answers, **learn)
@@ -222,10 +226,20 @@ class School:
 
     def _judged(self, folder: Path, judges: Sequence[RequestSamples], run: Mapping[str, Any]) -> Judged:
         draft = load_feature_draft(folder, self._shared)
-        found = score(draft, judges, lessons=Lessons(self._judge, JUDGED))
+        layers = draft.feature_layers(self._shared.module)
+        judge = self._judges.setdefault(layers, RecomputeTeacher(self._shared, layers, CACHE_MB))
+        found = score(draft, judges, lessons=Lessons(judge, JUDGED))
         depths = found.right.sum(0) / found.chains.sum(0).clip(min=1)
         took = [run[name] for name in ("steps", "seconds", "processor_seconds")]
         return Judged(found.expected.tolist(), found.positions.tolist(), depths.tolist(), *took)
+
+
+def _learn(job: Taught) -> dict[str, Any]:
+    """Return what all parts of a draft's way say; the last one counts."""
+    found: dict[str, Any] = {KIND: EAGLE}
+    for part in job.way.split("+"):
+        found |= WAYS[part]
+    return found
 
 
 class AskedText(NamedTuple):

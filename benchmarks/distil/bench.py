@@ -23,7 +23,7 @@ from osd.bench.harness.turns import Cell, Job, measure_all
 from osd.bench.harness.watch import Watch
 from osd.demo.runner.process import command, environment, save_settings
 from osd.engine.session import in_folder
-from osd.models.pair import Pair, load_model, row_limit
+from osd.models.pair import Pair, row_limit, with_draft
 from osd.server.start import choose_pair
 from storage.errors import BadInput, TrainingFailed
 from storage.settings import Settings
@@ -198,7 +198,7 @@ class _Table:
         made = folder / "draft"
         shutil.rmtree(made, ignore_errors=True)  # of a run that was stopped
         done = self._distil(job, made)
-        accepted = self._test.accepted(load_model(made, self._pair.device, self._settings.serve.dtype))
+        accepted = self._test.accepted(with_draft(self._pair, made, self._settings.serve.dtype).draft)
         shutil.rmtree(made)
         seconds = done["drawn_seconds"] + done["seconds"]
         return Cell(job, DistilResult(accepted, positions, done["positions"], seconds, done["loss_last"]))

@@ -16,6 +16,7 @@ from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder
 from osd.hotswap.new_draft import new_feature_version
+from osd.models.features.new import Kind
 from osd.models.pair import Pair
 from storage.errors import TrainingFailed
 from storage.files.files import writing
@@ -47,24 +48,25 @@ def trained_eagle(
     own = eagle_settings(settings, pair, folder / "data", len(prompts))
     samples = recorded(pair, own, prompts, most, folder / "answers", watch)
     watch.say(f"An EAGLE draft learns from {len(samples)} answers.")
-    taught_eagle(pair, own, samples, folder)
+    taught(pair, own, samples, folder)
     return made
 
 
-def taught_eagle(
-    pair: Pair, own: Settings, samples: Sequence[RequestSamples], folder: Path, resident: ResidentModels | None = None
-) -> dict[str, Any]:
-    """Let a draft of random weights learn from samples by the settings, put it into ``folder``/draft, and return what
-    the run says of itself. A ``resident`` target keeps what it read of samples that have ids. Raises TrainingFailed,
-    StoreError."""
+def taught(
+    pair: Pair, own: Settings, samples: Sequence[RequestSamples], folder: Path, kind: Kind = "eagle",
+    resident: ResidentModels | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Let a feature draft of random weights learn from samples by the settings, put it into ``folder``/draft, and
+    return what the run says of itself. A ``resident`` target keeps what it read of samples that have ids. Raises
+    TrainingFailed, StoreError."""
     shutil.rmtree(folder / "data", ignore_errors=True)  # of a run that was stopped in training
-    root = _stored(own, pair, samples)
+    root = _stored(own, pair, samples, kind)
     with open_store(own) as store, writing(folder):
         run = run_once(store, own, DEFAULT_DRAFT, "bench", resident=resident)
         version = store.versions.current(DEFAULT_DRAFT)
         if run is None or version.id == root:
             reason = "there was nothing to learn" if run is None else str(run.result.get("reason", run.result))
-            raise TrainingFailed(run="(eagle)", draft=DEFAULT_DRAFT, reason=reason)
+            raise TrainingFailed(run=f"({kind})", draft=DEFAULT_DRAFT, reason=reason)
         shutil.copytree(store.versions.folder(version), folder / "aside", dirs_exist_ok=True)
         (folder / "aside").rename(folder / "draft")
     return dict(run.result)
@@ -105,10 +107,10 @@ def text_of(prompt: Tokens, tokens: Sequence[int]) -> RequestSamples:
     )  # fmt: skip
 
 
-def _stored(settings: Settings, pair: Pair, samples: Sequence[RequestSamples]) -> str:
+def _stored(settings: Settings, pair: Pair, samples: Sequence[RequestSamples], kind: Kind) -> str:
     """Put a draft of random weights and what it is to learn from into a store; return the draft's first version."""
     with open_store(settings) as store:
-        root = new_feature_version(store, DEFAULT_DRAFT, settings.serve.target or "", "eagle").id
+        root = new_feature_version(store, DEFAULT_DRAFT, settings.serve.target or "", kind).id
         named = {"target": pair.target.digest, "draft_version": root, "created_at": now()}
         store.samples.add([replace(each, request_id=each.request_id or new_id(), **named) for each in samples])  # type: ignore[arg-type]
     return root

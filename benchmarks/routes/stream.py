@@ -10,12 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from benchmarks.routes.result import LAST, ArmResult, RoutedRequest, alpha
 from benchmarks.routes.traffic import TrafficItem, set_up
-from osd.bench.examine.reading import feature_distributions
 from osd.bench.harness.watch import Watch
 from osd.demo.runner.alone import TargetAlone
 from osd.demo.runner.circle import make_new_folder
@@ -26,9 +24,6 @@ from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.scoring import drawn_from
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
-from osd.models.features.base import FeatureDraft
-from osd.models.features.decoder import FeatureModel, feature_target
-from osd.models.features.target import read_states
 from osd.models.pair import Pair
 from osd.prompts import encode
 from osd.sequence import Completion
@@ -117,13 +112,7 @@ class ArmStream:
         self._watch.at(f"{self.arm}: {len(self.result.seen)} of {len(self._setting.items)}, α {late:.2f}")
 
     def _hits(self, serving: LoadedDraft, completion: Completion, p: Tensor | None) -> tuple[float, float]:
-        """Return hits of the frozen draft and of the one that serves; of drafts that read hidden states, those of a
-        chain's first token."""
-        pair = self._setting.pair
-        if isinstance(pair.draft, FeatureModel):
-            decoders: Any = (self._frozen, serving.body.decoder)
-            frozen, mine = feature_hits(pair, [each.draft for each in decoders], completion)
-            return frozen, mine
+        """Return hits of the frozen draft and of the one that serves."""
         return sum(draft_hits(self._frozen, completion, p)), sum(loaded_hits(serving, completion, p))
 
     def _forgotten(self) -> float | None:
@@ -138,18 +127,6 @@ class ArmStream:
             return None
         now = sum(self._hits(loaded, text, drawn_from(self._target, text))[1] for text in texts)
         return round(then - now / sum(len(text.tokens) for text in texts), 4)
-
-
-@torch.inference_mode()
-def feature_hits(pair: Pair, drafts: Sequence[FeatureDraft], completion: Completion) -> list[float]:
-    """Return at how many tokens of a greedy text each draft's likeliest one is the text's; the target reads it again
-    for its hidden states."""
-    text = [*completion.prompt, *completion.tokens]
-    tokens = torch.tensor([text], device=pair.device)
-    features = torch.cat(read_states(pair.target.module, tokens, drafts[0].feature_layers(pair.target.module)), dim=-1)
-    target, count = feature_target(pair.target), len(completion.tokens)
-    said = [feature_distributions(target, each, features, text, count, 1)[0].argmax(-1) for each in drafts]
-    return [float((each == tokens[0, -count:]).sum()) for each in said]
 
 
 def run_arm(setting: RoutesSetting, arm: str, settings: Settings, folder: Path, watch: Watch) -> ArmResult:

@@ -22,6 +22,9 @@ from osd.drafters.feature_drafter import FeatureDraftModel
 from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.pool import DraftPool
 from osd.models.decoder import Decoder
+from osd.models.features.base import AHEAD
+from osd.models.features.decoder import FeatureDecoder
+from osd.models.features.target import read_states
 from osd.models.lora.bank import AdapterRows
 from osd.sequence import Completion, SequenceState
 from osd.verification.warping import Warp
@@ -33,6 +36,8 @@ WAITING = 64
 SHARE = 0.02
 """Share of the time that scoring may take while requests are being served."""
 
+Reader = Decoder | FeatureDecoder
+"""A draft's passes over a text that is finished."""
 Scored = Callable[[str, Mapping[str, TextScore]], None]
 """Takes the request's id, and how each draft did on it."""
 
@@ -101,7 +106,7 @@ def drawn_from(target: Decoder, completion: Completion) -> Tensor | None:
 
 
 def expected_hits(
-    decoder: Decoder, tokens: list[int], judged: int, sampling: Sampling, p: Tensor | None
+    decoder: Reader, tokens: list[int], judged: int, sampling: Sampling, p: Tensor | None
 ) -> Sequence[float]:
     """Return for each of the last ``judged`` tokens of a text the probability that the target accepts what a draft says
     there: Σ min(p, q) over both distributions after warping, with the target's ``p`` (``judged`` or more, V); of a
@@ -120,7 +125,7 @@ def reader_of(loaded: LoadedDraft, length: int) -> Decoder:
     return decoder
 
 
-def matches(decoder: Decoder, tokens: list[int], judged: int) -> list[bool]:
+def matches(decoder: Reader, tokens: list[int], judged: int) -> list[bool]:
     """Return for each of the last ``judged`` tokens whether it is the likeliest one after those before it."""
     said = logits_of(decoder, tokens, judged).argmax(-1)
     found: list[bool] = (said == torch.tensor(tokens[-judged:], device=decoder.device)).tolist()
@@ -129,7 +134,7 @@ def matches(decoder: Decoder, tokens: list[int], judged: int) -> list[bool]:
 
 @torch.inference_mode()
 def distributions(
-    decoder: Decoder, tokens: list[int], judged: int, sampling: Sampling, vocabulary: int | None = None
+    decoder: Reader, tokens: list[int], judged: int, sampling: Sampling, vocabulary: int | None = None
 ) -> Tensor:
     """Return what a model draws each of the last ``judged`` tokens from, after warping: (judged, V) float32. Its logits
     are cut or padded to ``vocabulary``, as when it drafts."""
@@ -139,10 +144,22 @@ def distributions(
 
 
 @torch.inference_mode()
-def logits_of(decoder: Decoder, tokens: list[int], judged: int) -> Tensor:
+def logits_of(decoder: Reader, tokens: list[int], judged: int) -> Tensor:
     """Return the draft's logits for each of the last ``judged`` tokens: (judged, V). An encoder reads those before the
-    token that comes before these, so they are a whole output."""
+    token that comes before these, so they are a whole output. What a feature draft says is a chain's first token."""
+    if isinstance(decoder, FeatureDecoder):
+        return _feature_logits(decoder, tokens, judged)
     start = len(tokens) - judged
     decoder.prefill(0, tokens[: start - 1])
     read = torch.tensor([tokens[start - 1 : -1]], device=decoder.device)
     return decoder.logits(read, [start - 1])[0]
+
+
+def _feature_logits(decoder: FeatureDecoder, tokens: list[int], judged: int) -> Tensor:
+    """Let the target read the text for its hidden states, and the draft those; zeros for a text's first tokens."""
+    draft, target = decoder.draft, decoder.target
+    read = torch.tensor([tokens], device=decoder.device)
+    features = torch.cat(read_states(target.module, read, decoder.layers), dim=-1)
+    first = next(iter(draft.unroll(features, read, target.embed, target.head, 1))).logits[0]
+    said = draft.whole(first.float())[max(0, len(tokens) - judged - AHEAD) : len(tokens) - AHEAD]
+    return F.pad(said, (0, 0, judged - len(said), 0))

@@ -92,6 +92,14 @@ def load_pair(
     return Pair(target_model, replace(draft_model, shared=shared), tokenizer, eos_ids(target_model.module))
 
 
+def with_draft(pair: Pair, folder: Path, dtype: str) -> Pair:
+    """Return the pair with a draft that came of its own, over the same target in memory. Raises ModelNotLoaded,
+    FeatureDraftNotLoaded, FeatureDraftMismatch."""
+    if feature_kind(folder):
+        return replace(pair, draft=load_feature_model(folder, pair.target))
+    return replace(pair, draft=replace(load_model(folder, pair.device, dtype), shared=pair.draft.shared))
+
+
 CHAINS = ("causal", "blended")
 """Drafters that draft chains."""
 

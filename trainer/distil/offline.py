@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from osd.models.features.base import FeatureDraft
+from osd.models.features.files import load_feature_draft, save_feature_draft
 from osd.models.pair import load_pair
 from osd.models.weights import read_weights, write_full
 from storage.errors import BadInput, ModelNotLoaded, SegmentDamaged, TrainingFailed
@@ -19,6 +21,7 @@ from storage.replay.segments import decode
 from storage.sampling import Sampling
 from storage.settings import LearnSettings, Settings
 from storage.store import open_store
+from storage.versions.feature_kinds import feature_kind
 from trainer.devices import training_device
 from trainer.distil.branching import count
 from trainer.distil.checkpoints import new_folder
@@ -27,6 +30,8 @@ from trainer.distil.data import read_since
 from trainer.distil.distil import DistilProgress, distil
 from trainer.distil.on_policy import TextMixer
 from trainer.distil.step import NotFinite
+from trainer.distil.teacher import RecomputeTeacher
+from trainer.distil.teachers import load_target
 from trainer.lease import RunStopped, Stop, Watcher, ignore, until_stopped
 
 
@@ -99,22 +104,27 @@ def distil_offline(
     """Train all weights of the draft for ``settings.learn.epochs``, write ``out`` (a new folder), and return a summary.
 
     Student and mixed sampling learn what was recorded behind refused tokens; or, ``drawn`` with the target, texts that
-    are drawn anew from the recorded prompts in each epoch. The summary is ready for JSON. Raises BadInput when there is
-    nothing to learn or ``out`` exists, ModelNotLoaded, StoreWriteFailed, and TrainingFailed when it was stopped or the
-    loss was not finite; nothing is written then.
+    are drawn anew from the recorded prompts in each epoch. A draft that reads hidden states learns texts alone, too:
+    the target, ``serve.target``, reads them again.
+
+    The summary is ready for JSON. Raises BadInput when there is nothing to learn or ``out`` exists, BadSetting where
+    that target is not named, ModelNotLoaded, StoreWriteFailed, and TrainingFailed when it was stopped or the loss was
+    not finite; nothing is written then.
     """
     if out.exists():
         raise BadInput(reason=f"{out} exists; give the name of a new folder.")
     samples, learn = chosen.read(settings), settings.learn
+    model, teacher = _load(draft, settings)
+    if teacher and drawn:
+        raise BadInput(reason=f"{draft} reads hidden states and learns recorded texts: leave the target out.")
     mixer = drawn.mixer(settings, draft) if drawn else None
     if mixer:
         learn = learn.model_copy(update={"sampling": "teacher"})  # of texts that are drawn already
         samples = [s for s in samples if 0 < s.prompt_len < len(s.tokens)]
-    else:
+    elif teacher is None:
         samples = [s for s in samples if s.k]  # no target reads texts alone here
     if not (samples if mixer else any(count(select(s, learn.positions, learn.sampling)) for s in samples)):
         raise BadInput(reason=_nothing(learn))
-    model = _load(draft, training_device(settings.trainer))
     go_on = until_stopped(stop)
     drawing: list[float] = []
 
@@ -131,11 +141,14 @@ def distil_offline(
 
     try:
         first = renew(0) if mixer else samples
-        done = distil(model, first, learn, between, schedule="cosine", renew=renew if mixer else None)
+        done = distil(model, first, learn, between, schedule="cosine", teacher=teacher, renew=renew if mixer else None)
     except (NotFinite, RunStopped) as error:
         raise TrainingFailed(run="offline", draft=draft, reason=str(error)) from error
     with new_folder(out) as aside:
-        write_full(model, aside, Path(draft))
+        if isinstance(model, FeatureDraft) and teacher:
+            save_feature_draft(model, aside, teacher.shared)
+        else:
+            write_full(model, aside, Path(draft))
     drawn_first = sum(drawing[:1])  # later draws fall into the time of training
     return {"out": str(out), "epochs": settings.learn.epochs, "drawn_seconds": drawn_first, **asdict(done)}
 
@@ -149,8 +162,15 @@ def _nothing(learn: LearnSettings) -> str:
     return f"There are no samples with {learn.positions} positions to distil on."
 
 
-def _load(draft: str | Path, device: torch.device) -> nn.Module:
-    if not (Path(draft) / "config.json").is_file():
+def _load(draft: str | Path, settings: Settings) -> tuple[nn.Module, RecomputeTeacher | None]:
+    """Load a draft, and where it reads hidden states the target that it learns from."""
+    folder, device = Path(draft), training_device(settings.trainer)
+    if not (folder / "config.json").is_file():
         raise ModelNotLoaded(path=draft, reason="There is no config.json.")
-    model: nn.Module = read_weights(draft, torch.float32)
-    return model.to(device)
+    if feature_kind(folder) is None:
+        model: nn.Module = read_weights(draft, torch.float32)
+        return model.to(device), None
+    shared = load_target(settings.changed(learn={"teacher": "recompute"}), device)
+    features = load_feature_draft(folder, shared).float().requires_grad_(True)
+    layers = features.feature_layers(shared.module)
+    return features, RecomputeTeacher(shared, layers, settings.learn.teacher_cache_mb)

@@ -27,7 +27,7 @@ from benchmarks.papers.experiments.timing import TimedAnswer, TimedEngine, by_tu
 from osd.drafters.scoring import logits_of
 from osd.engine.session import in_folder
 from osd.models.model import Model
-from osd.models.pair import load_model
+from osd.models.pair import with_draft
 from storage.insights.tokens import JudgedPositions, TokenRow, ranked
 from storage.records import RequestSamples, TokenKind
 from storage.sampling import GREEDY
@@ -93,7 +93,8 @@ def distilled_on(
     ``start``: other weights than the pair's draft's. Raises TrainingFailed."""
     if not out.exists():
         bench.watch.at(f"distilling a draft: {told}")
-        settings = bench.settings.changed(learn=REFERENCE.learn, storage={"directory": out.parent / "data"})
+        whose = {"serve": {"target": in_folder(bench.pair.target).name}}
+        settings = bench.settings.changed(learn=REFERENCE.learn, storage={"directory": out.parent / "data"}, **whose)
         distil_draft(settings, samples, start or in_folder(bench.pair.draft).name, out, epochs, *asked, told=told)
     return out
 
@@ -124,8 +125,8 @@ class DistilledDrafts(PaperExperiment):
             own = folder / name
             learned = answered(pair, bench.settings, prompts, GREEDY, self.tokens, self.positions, own)
             made = distilled_on(bench, learned.learn, own / "draft", self.epochs, name)
-            draft = load_model(made, pair.device, bench.settings.serve.dtype)
-            found.append(DistilledSet(name, replace(draft, shared=pair.draft.shared), learned.test))
+            draft = with_draft(pair, made, bench.settings.serve.dtype).draft
+            found.append(DistilledSet(name, draft, learned.test))
         return found
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,14 @@ from benchmarks.routes.bench import fresh
 from osd.demo.runner.circle import StreamPlan, own_settings, turning
 from osd.demo.runner.feed import RequestFeed, make_arrival
 from osd.demo.runner.source import Segment
-from osd.models.features.decoder import feature_target, load_feature_model
+from osd.models.features.decoder import feature_target
 from osd.models.features.files import save_feature_draft
 from osd.models.features.new import HEADS, new_feature_draft
-from osd.models.pair import Pair, load_model
+from osd.models.pair import Pair, with_draft
 from osd.prompts import encode
 from storage.errors import BadRequest
 from storage.files.files import make_folder
 from storage.records import DEFAULT_DRAFT, Request
-from storage.versions.feature_kinds import feature_kind
 
 HEADS_LEARN = {"learn": {"teacher": "recompute", "steps": HEADS}}
 """Heads read hidden states, which the target gives when it reads the recorded texts again."""
@@ -110,17 +108,17 @@ class MedusaTable(PaperExperiment):
 
     def run(self, bench: PapersBench) -> PaperFindings:
         """Let heads and the small draft learn, then time what came of them."""
-        drafts, pair = LearnedDrafts(bench, self), bench.pair
+        drafts, pair, dtype = LearnedDrafts(bench, self), bench.pair, bench.settings.serve.dtype
         heads = drafts.learned(drafts.random_heads(), FAMILIAR, "heads", **HEADS_LEARN)
-        seen, weights = {}, {MEDUSA: _weights(_with(bench, heads)), DRAFT_OSD: _weights(pair)}
+        seen, weights = {}, {MEDUSA: _weights(with_draft(pair, heads, dtype)), DRAFT_OSD: _weights(pair)}
         for kind in drafts.served:
             taught = drafts.learned(heads, kind, f"heads-{kind}", **HEADS_LEARN)
             small = drafts.learned(bench.draft, kind, f"draft-{kind}")
             arms = {
                 ALONE: self._timed(bench, pair, 0),
-                MEDUSA: self._timed(bench, _with(bench, heads), HEADS, "tree"),
-                MEDUSA_OSD: self._timed(bench, _with(bench, taught), HEADS, "tree"),
-                DRAFT_OSD: self._timed(bench, _with(bench, small), self.gamma),
+                MEDUSA: self._timed(bench, with_draft(pair, heads, dtype), HEADS, "tree"),
+                MEDUSA_OSD: self._timed(bench, with_draft(pair, taught, dtype), HEADS, "tree"),
+                DRAFT_OSD: self._timed(bench, with_draft(pair, small, dtype), self.gamma),
             }
             prompts = [encode(pair.tokenizer, text) for text in drafts.tests[kind]]
             seen[kind] = by_turns(bench, arms, prompts, f"Medusa, {kind} traffic")
@@ -128,15 +126,6 @@ class MedusaTable(PaperExperiment):
 
     def _timed(self, bench: PapersBench, pair: Pair, gamma: int, kind: str = "causal") -> TimedEngine:
         return TimedEngine(pair, bench.settings, self.tokens, gamma=gamma, kind=kind)
-
-
-def _with(bench: PapersBench, folder: Path) -> Pair:
-    """Return the pair with another draft, over the same target in memory."""
-    pair = bench.pair
-    if feature_kind(folder):
-        return replace(pair, draft=load_feature_model(folder, pair.target))
-    draft = load_model(folder, pair.device, bench.settings.serve.dtype)
-    return replace(pair, draft=replace(draft, shared=pair.draft.shared))
 
 
 def _weights(pair: Pair) -> int:

@@ -34,7 +34,7 @@ from osd.bench.online import serve_segments
 from osd.bench.plans import OnlinePlan
 from osd.demo.runner.measure import FinishedRequest, Whose, moving, recovered_after
 from osd.demo.runner.source import Segment
-from osd.models.pair import load_model
+from osd.models.pair import with_draft
 from osd.prompts import encode
 from storage.errors import BadInput
 from storage.records import RequestSamples
@@ -134,7 +134,7 @@ class SharesOfData(PaperExperiment):
             requests = max(1, round(share * self.texts))
             out, told = folder / f"draft-{requests}", f"{segment.name}, {requests} answers"
             draft = distilled_on(bench, texts.learn, out, self.epochs, told, "--requests", requests)
-            right[share] = test.accepted(load_model(draft, pair.device, bench.settings.serve.dtype))
+            right[share] = test.accepted(with_draft(pair, draft, bench.settings.serve.dtype).draft)
         return texts.test, right
 
 
@@ -163,7 +163,7 @@ def online_told(
         "late_minus_early": apart(_alpha([one for name in later for one in ends[name]]), _alpha(early)),
         "requests_to_recover": mean_of([recovered_after(moving(by_name[name], "online")) or 0 for name in later]),
     }  # fmt: skip
-    if "offline" in drafts:
+    if "offline" in drafts and sum(hits["offline"]):
         figures["online_vs_offline"] = ratio_of_sums(hits["online"], hits["offline"])
     rows = [{"data set": name} | {whose: str(_alpha(some, whose)) for whose in drafts} for name, some in ends.items()]
     return figures, rows

@@ -29,7 +29,7 @@ from osd.demo.runner.source import demo_segments
 from osd.demo.runner.stream import StreamTrace, draft_hits
 from osd.drafters.scoring import drawn_from
 from osd.engine.session import in_folder
-from osd.models.pair import load_model
+from osd.models.pair import with_draft
 from storage.settings import Settings
 
 TITLE = "osd demo"
@@ -163,7 +163,7 @@ def read_offline(circle: Circle, trace: StreamTrace, tell: Callable[[str], None]
             plan.data / "osd.toml", plan.log, draft=start, route=segment.name,
             out=plan.out / "offline" / segment.name, epochs=EPOCHS,
         )  # fmt: skip
-        reader = load_model(folder, circle.pair.device, plan.settings.serve.dtype).decoder(1, circle.engine.limit)
+        reader = with_draft(circle.pair, folder, plan.settings.serve.dtype).draft.decoder(1, circle.engine.limit)
         for one in served:
             text = trace.completions[one.request_id]
             offline = sum(draft_hits(reader, text, drawn_from(target, text)))

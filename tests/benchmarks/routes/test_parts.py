@@ -8,19 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.acceptance import AnsweredPrompt, read_answer
 from benchmarks.routes.bench import RoutesCell, draw
 from benchmarks.routes.result import ArmResult, RoutedRequest, summary
-from benchmarks.routes.stream import feature_hits
 from benchmarks.routes.traffic import ORDERS, arrange, languages_of, set_up
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.turns import Cell
 from osd.demo.prompts import prompts as shipped_prompts
-from osd.sequence import Completion
 from osd.server.start import SHIPPED
-from storage.records import Request
 from storage.store import open_store
-from tests.support.features import feature_pair, texts
 from tests.support.settings import settings_of
 
 DOMAINS = {name: [f"{name} {i}" for i in range(60)] for name in ("a", "b", "c")}
@@ -117,12 +112,3 @@ def test_a_draft_for_each_language_that_domains_are_in(tmp_path: Path) -> None:
         assert set_up(store, "by_language", SHIPPED / "draft", teaching) == ["default", "en", "fi"]
         routes = {route.name: (route.draft, dict(route.matches)) for route in store.routes.list()}
     assert routes["en"] == ("en", {"language": ["en"]}) and routes["fi"] == ("fi", {"language": ["fi"]})
-
-
-def test_hits_of_a_draft_that_reads_hidden_states_are_those_of_a_chains_first_token() -> None:
-    pair = feature_pair("eagle")
-    text = tuple(texts(pair.target.module, pair.target.vocab_size)[0].tolist())
-    draft = pair.draft.draft  # type: ignore[attr-defined]
-    found = feature_hits(pair, [draft, draft], Completion(Request(text[:4]), "a", text[4:], None, "stop", (), (), 0.0))
-    (read,) = read_answer(pair.target, {"it": draft}, AnsweredPrompt("a", text[:3], text[3:]))
-    assert found == [read.right] * 2 and 0 < read.right <= len(text) - 4

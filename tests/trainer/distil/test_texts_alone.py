@@ -14,10 +14,14 @@ import pytest
 import torch
 from torch import nn
 
+from osd.models.features.files import load_feature_draft, save_feature_draft
+from osd.models.features.new import new_feature_draft
 from osd.models.features.target import FeatureTarget
 from osd.models.model_digest import model_digest
-from storage.errors import BadInput
+from storage.errors import BadInput, BadSetting
 from storage.records import RequestSamples, RunState, new_id, now
+from storage.replay.exports import write_export
+from storage.sampling import GREEDY
 from storage.settings import LearnSettings, Settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
@@ -29,7 +33,7 @@ from trainer.distil.epoch import Epoch
 from trainer.distil.feature_losses import FeatureLosses
 from trainer.distil.gate import comparable, score_both
 from trainer.distil.loop import run_once
-from trainer.distil.offline import SampleSelection, distil_offline
+from trainer.distil.offline import DrawnWith, SampleSelection, distil_offline
 from trainer.distil.rank_files import pack, unpack
 from trainer.distil.scores import score
 from trainer.distil.step import Losses
@@ -162,6 +166,28 @@ def test_a_run_on_recorded_distributions_goes_on_with_the_others_and_says_what_w
     assert nothing is not None and nothing.state is RunState.REJECTED
     assert "learn.teacher = recompute learns from texts alone" in nothing.result["reason"]
     assert run_once(drafted, settings, "default", "me") is None, "they are not tried again"
+
+
+def test_offline_a_draft_of_hidden_states_learns_texts_alone(settings: Settings, tmp_path: Path) -> None:
+    module = tiny_target()
+    module.save_pretrained(tmp_path / "target")
+    target = FeatureTarget(module, str(tmp_path / "target"), model_digest(tmp_path / "target"))
+    save_feature_draft(new_feature_draft("eagle", target), tmp_path / "draft", target)
+    some = [text_alone(each) for each in answered(module, 24, 12)]
+    write_export(tmp_path / "texts.parquet", [some[:18]], overwrite=False)
+    own = settings.changed(serve={"target": target.name}, learn={"epochs": 6, "batch_positions": 32})
+    chosen = SampleSelection(tmp_path / "texts.parquet")
+    done = distil_offline(own, tmp_path / "draft", tmp_path / "out", chosen)
+    assert done["requests"] == 18 and done["loss_last"] < done["loss_first"]
+    lessons = Lessons(RecomputeTeacher(target, [target.layers]), STEPS)
+    before, after = (load_feature_draft(tmp_path / name, target) for name in ("draft", "out"))
+    expected = [score(draft, some[18:], lessons=lessons).expected.sum() for draft in (before, after)]
+    assert expected[1] > 1.05 * expected[0]
+    with pytest.raises(BadSetting, match=r"serve\.target"):
+        distil_offline(settings, tmp_path / "draft", tmp_path / "other", chosen)
+    with pytest.raises(BadInput, match="leave the target out"):
+        distil_offline(own, tmp_path / "draft", tmp_path / "other", chosen, drawn=DrawnWith(target.name, GREEDY))
+    assert not (tmp_path / "other").exists()
 
 
 def test_offline_and_between_drafts_texts_alone_spoil_nothing(

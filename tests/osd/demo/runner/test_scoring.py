@@ -17,6 +17,7 @@ from osd.models.pair import Pair
 from osd.sequence import Completion
 from storage.records import Request
 from storage.sampling import Sampling
+from tests.support.features import feature_pair
 from tests.support.models import model_of, prompts, random_module, random_pair
 from tests.support.settings import settings_of
 
@@ -61,6 +62,21 @@ def test_reading_agrees_with_a_plain_forward_pass() -> None:
             said = pair.draft.module(input_ids=torch.tensor([tokens])).logits[0].argmax(-1).tolist()
         first = len(completion.request.prompt_tokens)
         assert draft_hits(reader, completion) == [said[i - 1] == tokens[i] for i in range(first, len(tokens))]
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "dflash"])
+def test_reading_tells_where_a_draft_of_hidden_states_was_right(kind: str) -> None:
+    pair, seen = feature_pair(kind), set[bool]()
+    settings = settings_of(gamma__rule="fixed", gamma__initial=1, serve__max_length=128)
+    engine = Engine(pair, settings)
+    for completion in engine.run(Request(prompt, 20) for prompt in prompts(6, seed=5)):
+        hits, at = loaded_hits(engine.pool.default, completion, None), 0
+        assert hits == draft_hits(pair.draft.decoder(1, 128), completion) and len(hits) == len(completion.tokens)
+        for one in completion.rounds:
+            assert not one.drafted or hits[at] == bool(one.accepted)
+            seen |= {bool(hits[at])} if one.drafted else set()
+            at += one.accepted + 1
+    assert seen == {True, False}
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1.0, seed=1), Sampling(0.7, top_p=0.8, seed=2)])
