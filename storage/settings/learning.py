@@ -53,7 +53,8 @@ class LearnSettings(Section):
     """Tokens of a training batch at most, padding included: a bound on memory."""
     learning_rate: float | None = Field(default=None, gt=0)
     """Peak step size of AdamW; None is 0.4 divided by the draft's hidden size (0.003 at 128, 0.0002 at 2,048), and 1
-    divided by it for an adapter (its factors B)."""
+    divided by it for an adapter (its factors B); twice 0.4 in the first run of a new Medusa, EAGLE, EAGLE-3 or P-EAGLE
+    draft."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's weight decay."""
     clip_norm: float = Field(default=1.0, gt=0)

@@ -36,7 +36,7 @@ from trainer.devices import training_device
 from trainer.distil.checkpoints import load_current, load_trainable, positions_of, stored_as, vocab_size
 from trainer.distil.data import Readable, call_judges, gather
 from trainer.distil.gate import GateDecision, PairedScores, as_served, judge, score_both
-from trainer.distil.optimizer import adamw, moments_of
+from trainer.distil.optimizer import adamw, first_learn, moments_of
 from trainer.distil.processes import distil_on_devices
 from trainer.distil.publish import kind_trained, stage, where_to_start
 from trainer.distil.resident import ResidentModels
@@ -90,6 +90,8 @@ class DraftLearner:
         self._lessons = self._resident.teachers.lessons(store, self.settings, self._parent, self._device)
         self._start = where_to_start(store, run, self._learn.method)
         self.candidate = self._trainable()
+        if store.versions.provenance(self._start).get("provenance", {}).get("taken") is False:  # random weights
+            self._learn = first_learn(self.candidate, self._learn)
         self._readable = Readable(vocab_size(self.candidate), positions_of(self.candidate), self._lessons)
         self._material = gather(store, run, self._learn, self._readable)
         facts = {"started_from": self._start.id, **self._material.counts}

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from osd.models.features.base import FeatureDraft
 from osd.models.lora.merging import ties
 from storage.settings import LearnSettings
+from storage.versions.feature_kinds import EAGLE, EAGLE3, MEDUSA, PEAGLE
 
 WARMUP = 10
 """Warm-up steps of a fresh AdamW."""
@@ -26,6 +28,11 @@ FLOOR = 0.1
 """Share of the peak learning rate at which a linear schedule ends."""
 RATE_TIMES_WIDTH = 0.4
 """Learning rate · hidden size where no rate is set: the wider the layers, the smaller a step may be."""
+FIRST_RATE_TIMES_WIDTH = 0.8
+"""The same for the first run of a draft of random weights, of a kind in :data:`FAST_AT_FIRST` (docs/features.md). A
+draft that has learned loses by it."""
+FAST_AT_FIRST = (MEDUSA, EAGLE, EAGLE3, PEAGLE)
+"""Kinds that learn more by it; DFlash learns less."""
 ADAPTER_RATE_TIMES_WIDTH = 1.0
 """The same for an adapter's B factors; its A factors take ``learn.lora_ratio`` times smaller steps."""
 HEAD_FASTER = 2.0
@@ -54,6 +61,13 @@ def adamw(model: nn.Module, learn: LearnSettings, moments: Moments | None = None
     if moments is not None and _fit(moments, _parameters(optimizer)):
         resume(optimizer, moments)
     return optimizer
+
+
+def first_learn(model: nn.Module, learn: LearnSettings) -> LearnSettings:
+    """Return the settings of a first run of a draft of random weights: a higher rate, where none is set."""
+    if learn.learning_rate or not isinstance(model, FeatureDraft) or model.kind not in FAST_AT_FIRST:
+        return learn
+    return learn.model_copy(update={"learning_rate": FIRST_RATE_TIMES_WIDTH / width(model)})
 
 
 def resume(optimizer: torch.optim.AdamW, moments: Moments) -> None:

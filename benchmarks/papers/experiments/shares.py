@@ -163,7 +163,7 @@ def online_told(
         "late_minus_early": apart(_alpha([one for name in later for one in ends[name]]), _alpha(early)),
         "requests_to_recover": mean_of([recovered_after(moving(by_name[name], "online")) or 0 for name in later]),
     }  # fmt: skip
-    if "offline" in drafts and sum(hits["offline"]):
+    if "offline" in drafts and any(hits["offline"]):
         figures["online_vs_offline"] = ratio_of_sums(hits["online"], hits["offline"])
     rows = [{"data set": name} | {whose: str(_alpha(some, whose)) for whose in drafts} for name, some in ends.items()]
     return figures, rows

@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from osd.hotswap.new_draft import new_feature_version
 from osd.models.features.files import load_feature_draft, save_feature_draft
 from osd.models.features.new import new_feature_draft
 from osd.models.features.target import FeatureTarget
 from osd.models.model_digest import model_digest
 from storage.errors import BadInput, BadSetting, FeaturesNotKept
-from storage.records import RequestSamples, RunState, TrainingRun, new_id, now
+from storage.records import DraftVersion, RequestSamples, RunState, TrainingRun, new_id, now
 from storage.replay.segment_files import is_held_out
 from storage.settings import Settings
 from storage.store import Store
 from tests.support.params import some_of
 from tests.trainer.conftest import HOLDOUT
 from tests.trainer.feature_drafts import KINDS, answered, tiny_target, with_states
+from trainer.distil.draft_learner import DraftLearner
 from trainer.distil.loop import run_once
+from trainer.distil.optimizer import first_learn
 from trainer.distil.resident import ResidentModels
 from trainer.worker.rollback_watch import RollbackWatch
 
@@ -85,6 +89,28 @@ def test_a_draft_of_random_weights_learns_from_what_the_target_reads_again(
     assert loaded.kind == kind and not (store.versions.folder(version) / "embed_tokens.safetensors").exists()
     size = sum(path.stat().st_size for path in store.versions.folder(version).glob("*.safetensors"))
     assert size < loaded.weight_bytes + 8192, "the target's embeddings and output layer are never written"
+
+
+@pytest.mark.parametrize(("kind", "first"), [("eagle", 0.8), ("dflash", 0.4)])
+def test_a_new_draft_has_a_higher_rate_in_its_first_run_alone(
+    store: Store, taught: Settings, target: FeatureTarget, all_texts: list[RequestSamples], kind: str, first: float
+) -> None:
+    new_feature_version(store, "default", target.name, kind)  # type: ignore[arg-type]
+    own, rates = taught.changed(learn={"epochs": 1, "learning_rate": None}, gate={"min_gain": -1.0}), list[float]()
+
+    class SeenLearner(DraftLearner):
+        def stage(self, facts: dict[str, Any]) -> DraftVersion:
+            rates.append(self._optimizer.param_groups[0]["initial_lr"] * target.hidden_size)
+            return super().stage(facts)
+
+    for _ in range(2):
+        send(store, target, all_texts, held_out=False, count=20), send(store, target, all_texts, held_out=True, count=4)
+        run = run_once(store, own, "default", "me", learner=SeenLearner)
+        assert run is not None and run.state is RunState.PUBLISHED
+    assert rates == pytest.approx([first, 0.4])
+    assert first_learn(tiny_target(), own.learn) is own.learn, "a draft of its own layers"
+    set_by_hand = own.changed(learn={"learning_rate": 1e-4}).learn
+    assert first_learn(new_feature_draft("eagle", target), set_by_hand) is set_by_hand
 
 
 @pytest.mark.parametrize("kind", some_of(KINDS, "eagle"))
