@@ -82,11 +82,11 @@ def test_drafts_learn_are_judged_and_kept(bench, tmp_path: Path) -> None:
     few = ("curve", "--prompts", files, *sizes, "--points", "8")
     done = bench(*few)
     assert done.exit_code == 0, done.stderr
-    again = bench(*few, "--ways", "own-answers,rate-2", "--at", "8", "--decode", files)
+    again = bench(*few, "--ways", "own-answers,rate-2,dflash", "--at", "8", "--decode", files)
     assert again.exit_code == 0, again.stderr
     (first,), rows = (json.loads(each.stdout.splitlines()[-1])["figures"]["drafts"] for each in (done, again))
     assert rows[0] == first and first["steps"] > 0 and 0 <= first["acceptance"] <= 1
-    assert [row["way"] for row in rows] == ["default", "default+own-answers", "default+rate-2"]
+    assert [row["way"] for row in rows] == ["default", *(f"default+{way}" for way in ("own-answers", "rate-2", "dflash"))]
     assert all("its error" in row for row in rows[1:]) and (tmp_path / "curve" / "curve.png").exists()
     decoded = json.loads(again.stdout.splitlines()[-1])["figures"]["decoded"]
     assert [row["drafts"] for row in decoded] == ["causal", "tree"] and decoded[0]["tokens_a_round"] >= 1
