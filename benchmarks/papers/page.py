@@ -95,11 +95,19 @@ def _on_page(run: PapersRun, beside: Sequence[PapersRun]) -> list[EntryOnPage]:
             for i, claim in enumerate(job.entry.claims)
         ]
         own = result.findings if result else PaperFindings({})
+        tables = own.tables | _lacking(own, job, beside)
         same = next((each.job for each in entries if each.result and _looks_like(each.result.findings, own)), None)
         drawn = () if same else own.pictures.values()
         pictures = {f"{job.paper.name}-{job.entry.slug}-{i}.svg": each for i, each in enumerate(drawn, start=1)}
-        entries.append(EntryOnPage(job, result, claims, {} if same else own.tables, pictures, same))
+        entries.append(EntryOnPage(job, result, claims, {} if same else tables, pictures, same))
     return entries
+
+
+def _lacking(own: PaperFindings, job: EntryJob, beside: Sequence[PapersRun]) -> dict[str, Rows]:
+    """Return the tables of other runs that an entry's own does not have."""
+    found = [(other.name, other.results[str(job)].findings) for other in beside if str(job) in other.results]
+    return {f"{title} ({name})": rows for name, some in found for title, rows in some.tables.items()
+            if own.tables and title not in own.tables}  # fmt: skip
 
 
 def _claim(
@@ -112,7 +120,8 @@ def _claim(
         known[None] = verdict
     found = {state: {pairs[n] for n, v in known.items() if v.state == state} for state in ("confirmed", "refuted")}
     apart = any(one != other for one in found["confirmed"] for other in found["refuted"])
-    return ClaimOnPage(claim, verdict, beside, DEPENDS if apart else verdict.state if verdict else "not run yet")
+    told = [v.state for v in (verdict, *beside.values()) if v and v.figure] or [v.state for v in [verdict] if v]
+    return ClaimOnPage(claim, verdict, beside, DEPENDS if apart else told[0] if told else "not run yet")
 
 
 def _looks_like(one: PaperFindings, other: PaperFindings) -> bool:
