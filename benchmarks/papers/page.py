@@ -95,7 +95,7 @@ def _on_page(run: PapersRun, beside: Sequence[PapersRun]) -> list[EntryOnPage]:
             for i, claim in enumerate(job.entry.claims)
         ]
         own = result.findings if result else PaperFindings({})
-        tables = own.tables | _lacking(own, job, beside)
+        tables: Mapping[str, Rows] = {**own.tables, **_lacking(own, job, beside)}
         same = next((each.job for each in entries if each.result and _looks_like(each.result.findings, own)), None)
         drawn = () if same else own.pictures.values()
         pictures = {f"{job.paper.name}-{job.entry.slug}-{i}.svg": each for i, each in enumerate(drawn, start=1)}

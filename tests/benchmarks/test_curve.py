@@ -86,7 +86,10 @@ def test_drafts_learn_are_judged_and_kept(bench, tmp_path: Path) -> None:
     assert again.exit_code == 0, again.stderr
     (first,), rows = (json.loads(each.stdout.splitlines()[-1])["figures"]["drafts"] for each in (done, again))
     assert rows[0] == first and first["steps"] > 0 and 0 <= first["acceptance"] <= 1
-    assert [row["way"] for row in rows] == ["default", *(f"default+{way}" for way in ("own-answers", "rate-2", "dflash"))]
+    assert [row["way"] for row in rows] == [
+        "default",
+        *(f"default+{way}" for way in ("own-answers", "rate-2", "dflash")),
+    ]
     assert all("its error" in row for row in rows[1:]) and (tmp_path / "curve" / "curve.png").exists()
     decoded = json.loads(again.stdout.splitlines()[-1])["figures"]["decoded"]
     assert [row["drafts"] for row in decoded] == ["causal", "tree"] and decoded[0]["tokens_a_round"] >= 1
