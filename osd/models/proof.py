@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
 import platformdirs
@@ -146,7 +147,7 @@ def plain_logits(module: PreTrainedModel, tokens: Tensor, encoded: int = 0) -> T
 
 def told(error: Exception) -> str:
     """Return an error in a line."""
-    return f"{type(error).__name__}: {str(error)[:120]}"
+    return f"{type(error).__name__}: {shorten(str(error), 120, placeholder=' …')}"
 
 
 def reason_against(
