@@ -137,12 +137,14 @@ TEMPLATES = st.sampled_from([None, HERMES, templates.LLAMA, templates.MISTRAL, t
 @settings(max_examples=500)
 @given(CHATS | COMPLETIONS, TEMPLATES)
 @example({"prompt": [[5], []], "n": 5}, None)  # the empty one has no answers
+@example({"prompt": ["0", "1"], "n": 5}, None)
 def test_a_request_has_the_prompts_that_the_server_makes_of_it(body: dict[str, Any], template: str | None) -> None:
     """Of 500 bodies: chats with tools, calls, reasoning, variables, documents and parts, and completions of texts and
     ids, each field now and then something else; by five templates. Either both refuse it, or both read the same."""
     prompts = served(body, template)
-    count = 1 if prompts is None else len(prompts)
-    choices = [{"index": index, "text": "so."} for index in range(count)]
+    each = body["n"] if type(body.get("n")) is int else 1
+    prompts = prompts and [prompt for prompt in prompts for _ in range(each)]
+    choices = [{"index": index, "text": "so."} for index in range(len(prompts or [()]))]
     found = read({"request": body, "response": {"choices": choices}}, template)
     if prompts is None or not all(prompts):
         assert all(isinstance(one, BadPromptFile) for one in found), (body, prompts, found)
