@@ -93,7 +93,7 @@ def load_pair(
 
 
 def with_draft(pair: Pair, folder: Path, dtype: str) -> Pair:
-    """Return the pair with a draft that came of its own, over the same target in memory. Raises ModelNotLoaded,
+    """Return the pair with a draft that was trained from its own, over the same target. Raises ModelNotLoaded,
     FeatureDraftNotLoaded, FeatureDraftMismatch."""
     if feature_kind(folder):
         return replace(pair, draft=load_feature_model(folder, pair.target))
