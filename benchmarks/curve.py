@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.curve_law import draw, laws_of
 from benchmarks.drafting import DraftingPlan, bench_drafting
-from benchmarks.eagle.learn import eagle_settings, recorded, taught, text_of
+from benchmarks.eagle.learn import eagle_settings, recorded, teach_draft, text_of
 from benchmarks.figures import PaperFigure, difference_of_shares, ratio_of_sums
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.plan import Count, TargetPlan, facts_of
@@ -205,7 +205,8 @@ class School:
         folder = plan.out / f"{job.way}-{job.answers}"
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
         folder.mkdir(parents=True)
-        run = taught(self._pair, self._settings_of(job, folder), lessons, folder, _learn(job)[KIND], self._resident)
+        own, kind = self._settings_of(job, folder), _learn(job)[KIND]
+        run = teach_draft(self._pair, own, lessons, folder, kind, self._resident)
         shutil.rmtree(folder / "data")
         return Cell(job, self._judged(folder / "draft", judges, run))
 

@@ -48,11 +48,11 @@ def trained_eagle(
     own = eagle_settings(settings, pair, folder / "data", len(prompts))
     samples = recorded(pair, own, prompts, most, folder / "answers", watch)
     watch.say(f"An EAGLE draft learns from {len(samples)} answers.")
-    taught(pair, own, samples, folder)
+    teach_draft(pair, own, samples, folder)
     return made
 
 
-def taught(
+def teach_draft(
     pair: Pair, own: Settings, samples: Sequence[RequestSamples], folder: Path, kind: Kind = "eagle",
     resident: ResidentModels | None = None,
 ) -> dict[str, Any]:  # fmt: skip

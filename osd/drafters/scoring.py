@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,9 +22,9 @@ from osd.drafters.feature_drafter import FeatureDraftModel
 from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.pool import DraftPool
 from osd.models.decoder import Decoder
-from osd.models.features.base import AHEAD
+from osd.models.features.base import AHEAD, FeatureDraft
 from osd.models.features.decoder import FeatureDecoder
-from osd.models.features.target import read_states
+from osd.models.features.target import FeatureTarget, read_states
 from osd.models.lora.bank import AdapterRows
 from osd.sequence import Completion, SequenceState
 from osd.verification.warping import Warp
@@ -160,6 +160,17 @@ def _feature_logits(decoder: FeatureDecoder, tokens: list[int], judged: int) -> 
     draft, target = decoder.draft, decoder.target
     read = torch.tensor([tokens], device=decoder.device)
     features = torch.cat(read_states(target.module, read, decoder.layers), dim=-1)
-    first = next(iter(draft.unroll(features, read, target.embed, target.head, 1))).logits[0]
-    said = draft.whole(first.float())[max(0, len(tokens) - judged - AHEAD) : len(tokens) - AHEAD]
+    said = next(chain_logits(target, draft, features, tokens, judged, 1))
     return F.pad(said, (0, 0, judged - len(said), 0))
+
+
+def chain_logits(
+    target: FeatureTarget, draft: FeatureDraft, features: Tensor, tokens: Sequence[int], judged: int, steps: int
+) -> Iterator[Tensor]:
+    """Yield each step's logits of chains for the last ``judged`` tokens of a text, of which ``features`` (1, T, F) are:
+    (n, V), fewer than ``judged`` where a text's first tokens are among them, which no chain reaches."""
+    read = torch.tensor([tokens], device=target.head.weight.device)
+    for step, each in enumerate(draft.unroll(features, read, target.embed, target.head, steps)):
+        end = len(tokens) - AHEAD - step  # column t speaks of place t + AHEAD + step
+        begin = max(0, end - judged)
+        yield draft.whole(each.logits[0].float())[begin : max(begin, end)]

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from osd.drafters.scoring import distributions
-from osd.models.features.base import AHEAD, FeatureDraft
+from osd.drafters.scoring import chain_logits, distributions
+from osd.models.features.base import FeatureDraft
 from osd.models.features.decoder import FeatureModel, feature_target
 from osd.models.features.target import FeatureTarget, read_features
 from osd.models.pair import Pair
@@ -87,14 +88,8 @@ def feature_distributions(
 ) -> list[Tensor]:
     """Return the distributions (count, V) of each step of chains at the places of an answer; zeros before the text's
     beginning."""
-    tokens = torch.tensor([text], device=target.head.weight.device)
-    prompt, found = len(text) - count, []
-    for step, each in enumerate(draft.unroll(features, tokens, target.embed, target.head, steps)):
-        q = draft.whole(each.logits[0].float()).softmax(-1)
-        begin = max(0, prompt - AHEAD - step)
-        own = q[begin : max(begin, len(text) - AHEAD - step)]  # column t speaks of place t + AHEAD + step
-        found.append(torch.cat([own.new_zeros(count - len(own), own.shape[1]), own])[-count:])
-    return found
+    each = chain_logits(target, draft, features, text, count, steps)
+    return [F.pad(logits.softmax(-1), (0, 0, count - len(logits), 0)) for logits in each]
 
 
 def looked_up(text: Sequence[int], count: int) -> Bools:
