@@ -57,10 +57,7 @@ def with_weights(session: Session, draft: str) -> Rows:
 
 def why_kept(session: Session, draft: DraftRow, rows: Rows) -> dict[str, str]:
     """Return version -> why its weights stay whatever the limits say, for a message."""
-    kept: dict[str, str] = {}
-    if rows:
-        newest = max(rows, key=lambda row: row.number)
-        kept[newest.id] = "the newest, from which training may go on"
+    kept = dict.fromkeys(_goes_on(session, draft, rows), "among the newest, from which training may go on")
     kept |= {row.id: "not judged yet" for row in rows if row.state == VersionState.CANDIDATE.value}
     runs = select(RunRow.parent).where(RunRow.draft == draft.name, RunRow.state == RunState.CLAIMED.value)
     kept |= dict.fromkeys(session.scalars(runs), "what a run under way starts from")
@@ -78,6 +75,15 @@ def why_kept(session: Session, draft: DraftRow, rows: Rows) -> dict[str, str]:
     if draft.current_version:
         kept[draft.current_version] = "the current version"
     return kept | {row.id: "number 0" for row in rows if row.number == 0}
+
+
+def _goes_on(session: Session, draft: DraftRow, rows: Rows) -> set[str]:
+    """Return what training may go on from: the newest version, and the newest that a run has judged, which is another
+    where a run was stopped after it."""
+    judged = RunRow.state.in_([RunState.PUBLISHED.value, RunState.REJECTED.value]) & RunRow.version.is_not(None)
+    last = select(RunRow.version).where(RunRow.draft == draft.name, judged).order_by(RunRow.started_at.desc()).limit(1)
+    newest = max(rows, key=lambda row: row.number, default=None)
+    return {version for version in (newest and newest.id, session.scalar(last)) if version}
 
 
 def served_lately(rows: Rows, current: str | None, count: int) -> set[str]:
@@ -183,7 +189,7 @@ class VersionKeeper:
 
 
 def _spare_masters(session: Session, draft: DraftRow) -> list[VersionRow]:
-    """Return the versions whose float32 weights no run goes on from: all but the current and the newest."""
+    """Return the versions whose float32 weights no run goes on from."""
     rows = with_weights(session, draft.name)
-    newest = max((row.number for row in rows), default=0)
-    return [row for row in rows if row.has_master and row.number != newest and row.id != draft.current_version]
+    stay = {*_goes_on(session, draft, rows), draft.current_version}
+    return [row for row in rows if row.has_master and row.id not in stay]

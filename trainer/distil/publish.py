@@ -54,13 +54,13 @@ def where_to_start(store: Store, run: TrainingRun, method: str) -> DraftVersion:
     A candidate counts when it was judged against the version that still serves, was not found worse, and is of the
     kind that ``method`` trains. One that was promoted by hand and taken back does not.
     """
-    parent = store.versions.get(run.parent)
-    ended = [r for r in store.runs.list(run.draft, limit=RECENT) if r.state in (RunState.PUBLISHED, RunState.REJECTED)]
-    if not ended or ended[0].state is RunState.PUBLISHED or ended[0].version is None:
+    parent, judged = store.versions.get(run.parent), (RunState.PUBLISHED, RunState.REJECTED)
+    ended = (r.version for r in store.runs.list(run.draft, limit=RECENT) if r.state in judged and r.version)
+    if (version := next(ended, None)) is None:
         return parent
-    last = store.versions.get(ended[0].version)
-    judged = last.state is VersionState.REJECTED and last.evidence.get("worse") is False
-    goes_on = judged and last.parent == parent.id and last.kind == kind_trained(parent, method)
+    last = store.versions.get(version)
+    close = last.state is VersionState.REJECTED and last.evidence.get("worse") is False and last.deleted_at is None
+    goes_on = close and last.parent == parent.id and last.kind == kind_trained(parent, method)
     return last if goes_on else parent
 
 
@@ -106,7 +106,8 @@ def reject_abandoned(store: Store, run: TrainingRun) -> list[str]:
     previous = [r for r in store.runs.list(run.draft, limit=2) if r.id != run.id]
     if not previous or previous[0].state is not RunState.LOST:
         return []
-    left = [v for v in store.versions.list(run.draft) if v.state is VersionState.CANDIDATE and v.run_id != run.id]
+    waiting = (v for v in store.versions.list(run.draft) if v.state is VersionState.CANDIDATE)
+    left = [v for v in waiting if v.run_id not in (None, run.id)]  # an heir is no run's, and waits for its own judge
     for version in left:
         store.versions.reject(version.id, {"reason": "its worker was lost before the gate judged it"})
     return [version.id for version in left]

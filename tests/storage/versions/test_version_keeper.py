@@ -34,13 +34,15 @@ def store_of_many(keep_all: Store, tmp_path: Path) -> Iterator[Store]:
     yield keep_all
 
 
-def stage(store: Store, parent: DraftVersion, value: float, *, master: bool = False) -> DraftVersion:
+def stage(
+    store: Store, parent: DraftVersion, value: float, *, master: bool = False, run: str | None = None
+) -> DraftVersion:
     def write(folder: Path) -> None:
         write_weights(folder, value)
         if master:
             (folder / MASTER).write_bytes((folder / "model.safetensors").read_bytes())
 
-    return store.versions.stage("default", parent.id, "full", write)
+    return store.versions.stage("default", parent.id, "full", write, run_id=run)
 
 
 def folders(store: Store) -> set[str]:
@@ -140,6 +142,23 @@ def test_float32_weights_stay_beside_the_current_and_the_newest_version_alone(ke
         keep_all.versions.verify(version)  # they are in no digest
         master = keep_all.versions.master(version)
         assert (master is not None and master.read_bytes() != b"") is version.has_master
+
+
+@pytest.mark.parametrize("left_by", [RunState.FAILED, RunState.LOST])
+def test_what_was_judged_last_stays_though_a_later_run_was_stopped(
+    keep_all: Store, tmp_path: Path, left_by: RunState
+) -> None:
+    """The next run goes on from it."""
+    root = keep_all.versions.get(add_root(keep_all, tmp_path / "model"))
+    keep_all.samples.add([samples(number, m=1) for number in range(2)])
+    made = []
+    for value, state in ((1.0, RunState.REJECTED), (2.0, left_by)):
+        run = claim(keep_all, max_requests=1)
+        made.append(stage(keep_all, root, value, master=True, run=run.id))
+        keep_all.versions.reject(made[-1].id, {"worse": False})
+        keep_all.runs.finish(run, state, made[-1].id)
+    keep_all.version_keeper.retain(VersionLimits(served=1))
+    assert {root.id, made[0].id} <= left(keep_all) and keep_all.versions.get(made[0].id).has_master
 
 
 @pytest.mark.local

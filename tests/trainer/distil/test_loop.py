@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -393,9 +394,13 @@ def test_candidates_that_a_killed_worker_left_are_rejected(
         lambda f: (f / "model.safetensors").write_bytes(weights_of(draft_folder)),
         run_id=lost.id,
     )
+    heir = drafted.versions.stage(
+        "default", lost.parent, "full", lambda f: shutil.copytree(draft_folder, f, dirs_exist_ok=True)
+    )
     run = done(run_once(drafted, settings, "default", "me"))
     assert drafted.runs.get(lost.id).state is RunState.LOST
     assert drafted.versions.get(orphan.id).state is VersionState.REJECTED
+    assert drafted.versions.get(heir.id).state is VersionState.CANDIDATE, "it is no run's"
     assert set(run.request_ids) == set(lost.request_ids) and run.state is RunState.PUBLISHED
 
 
@@ -418,6 +423,20 @@ def test_nothing_is_trained_while_people_hold_a_draft_and_a_run_under_way_gives_
     drafted.decisions.resume("default")
     settings = changed(settings, "trainer", lease_seconds=60)
     assert done(run_once(drafted, settings, "default", "me")).state is RunState.PUBLISHED
+
+
+def test_a_run_that_judged_nothing_takes_nothing_from_the_one_before(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    """It was cancelled, or found nothing to learn from; the next one goes on from what was too close to call."""
+    strict = changed(settings, "gate", min_gain=0.999)
+    traffic(12)
+    candidate = str(done(run_once(drafted, strict, "default", "me")).version)
+    traffic(12)
+    empty = drafted.runs.claim("default", "me", ClaimTerms(1, 0.0, 60.0))
+    drafted.runs.finish(done(empty), RunState.REJECTED)
+    root = drafted.versions.list("default")[0]
+    assert where_to_start(drafted, new_run(drafted, root), "full").id == candidate
 
 
 def freeze(store: Store) -> None:
