@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from storage.names import draft_of
-from storage.records import DraftVersion, VersionState
+from storage.records import DEFAULT_DRAFT, DraftVersion, VersionState
 from storage.sql.ledger import HEIR_OF
 from storage.store import Store
 from storage.versions import weights
@@ -66,7 +66,7 @@ def _origin(store: Store, root: DraftVersion) -> DraftVersion | None:
     """Return what can be inherited: the newest current version of the nearest ancestors' lines that have learned. Runs
     that began before a target moved publish about it later. An heir is as old as the version whose weights it has."""
     ancestors = store.targets.ancestors(store.versions.target_of(root.draft))
-    found = list(islice(filter(None, (_learned(store, draft_of(root.draft), one) for one in ancestors)), NEAREST))
+    found = list(islice(filter(None, (_learned(store, root, one) for one in ancestors)), NEAREST))
     if not found or root.kind != "full":
         return None
     known = [version for one in found for version in store.versions.list(one.draft)]
@@ -76,7 +76,11 @@ def _origin(store: Store, root: DraftVersion) -> DraftVersion | None:
     return origin if origin.kind == "full" or (origin.kind == "lora" and same_base) else None
 
 
-def _learned(store: Store, draft: str, target: str) -> DraftVersion | None:
-    """Return the current version of a draft's line about a target, if it has learned."""
-    current = store.versions.find(draft, target)
-    return current if current and current.number and store.versions.target_of(current.draft) == target else None
+def _learned(store: Store, root: DraftVersion, target: str) -> DraftVersion | None:
+    """Return the current version of a draft's line about a target, if it has learned. So has a number 0 that is neither
+    the default draft's nor what the line of ``root`` begins with: a fork of a later version, or a split's."""
+    current, given = (store.versions.find(name, target) for name in (draft_of(root.draft), DEFAULT_DRAFT))
+    if current is None or store.versions.target_of(current.draft) != target:
+        return None
+    begun = {root.digest} | ({store.versions.lineage(given.id)[-1].digest} if given else set())
+    return current if current.number or current.digest not in begun else None

@@ -14,6 +14,7 @@ from storage.files.places import LocalFolder
 from storage.records import RunState, TrainingRun, VersionState
 from storage.sql.ledger import HEIR_OF, get_row
 from storage.store import Store
+from storage.versions.forks import fork
 from storage.versions.heirs import begin_line, offer_heir, waiting_heir
 from storage.versions.lineage import learned_from
 from tests.storage.make import claim, samples, stage, write_weights
@@ -88,6 +89,19 @@ def test_what_was_trained_before_heirs_came_and_published_after_is_inherited(
         if new == targets[-2]:
             store.versions.promote(late)
     assert origins[-1] == late and late not in origins[:-1]
+
+
+@pytest.mark.parametrize("value", [2.0, 1.0])
+def test_a_number_0_that_is_a_fork_of_what_had_learned_is_inherited(store: Store, tmp_path: Path, value: float) -> None:
+    """A route's new draft begins with the current version of another; one that began with number 0 has nothing."""
+    current = arrive(store, tmp_path, A)
+    learned = publish(store, current, value) if value != 1.0 else store.versions.current(current).id
+    origin = fork(store.versions, "sql", learned)
+    root = arrive(store, tmp_path, B)
+    store.targets.succeed(A, B)
+    line = fork(store.versions, "sql", store.versions.current(root).id).draft
+    heir = offer_heir(store, line)
+    assert heir is None if value == 1.0 else heir is not None and heir.evidence[HEIR_OF] == origin.id
 
 
 def test_an_heir_that_is_no_good_or_overtaken_or_held_serves_nothing(store: Store, tmp_path: Path) -> None:
