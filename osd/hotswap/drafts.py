@@ -109,4 +109,6 @@ class Swap(CanaryFollower[LoadedVersion]):
         self.gone |= self._routed - routed - {self.draft}
         self._routed = routed
         super()._poll()
+        for version in self.serving.copy().values() if self.target else ():
+            self._note_rest(version)  # an heir may have been judged since it was loaded
         self._trial.judge_due()

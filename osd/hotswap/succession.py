@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,11 +95,12 @@ def break_even(store: Store, line: str) -> float:
 
 def rests(store: Store, version: DraftVersion) -> bool:
     """Return whether drafting with a version loses, as far as it was judged on a target that moved."""
-    judged = next((one.evidence for one in store.versions.list(version.draft) if "break_even" in one.evidence), None)
-    if judged is None:
+    held = VersionRow.evidence["break_even"].as_float().is_not(None)
+    judged = store.db.scalars(select(VersionRow.evidence).where(VersionRow.draft == version.draft, held).limit(1))
+    if not judged:
         return False
-    alpha = version.evidence.get("after") if version.number else judged["before"]
-    return alpha is not None and alpha < judged["break_even"]
+    alpha = version.evidence.get("after") if version.number else judged[0]["before"]
+    return alpha is not None and alpha < judged[0]["break_even"]
 
 
 def weight_of(divergence: float) -> float:
@@ -122,16 +123,30 @@ class Succession:
         target = self._pair.target.digest
         if self._pair.target.start or not (ancestors := self._store.targets.ancestors(target)[:ANCESTORS]):
             return
-        reader = self._pair.target.decoder(1, self._length)
         for draft in drafts:
             line = self._store.versions.current(draft, target).draft
-            heir, texts = offer_heir(self._store, line), []
+            heir = offer_heir(self._store, line)
+            decoders, texts = self._decoders(heir), list[_ReadText]()
             for old in ancestors:
-                read = [_ReadText(one, reader) for one in self._texts(draft, old)]
+                read = [read_text(one, *decoders) for one in self._texts(draft, old)]
                 self._store.targets.note_divergence(str(target), old, _by_route(read))
                 texts += read
-            if heir and len(texts) > 1:
+            if heir and len(decoders) > 1 and len(texts) > 1:
                 self._judge(heir, texts)
+
+    def _decoders(self, heir: DraftVersion | None) -> list[Decoder]:
+        """Return the target's decoder, and the heir's and number 0's where an heir can be loaded; one that cannot is
+        rejected."""
+        models = [self._pair.target.decoder(1, self._length)]
+        if heir is None:
+            return models
+        try:
+            loaded = self._loader.load(heir, frozenset(), shares=False).decoder
+        except (WeightsDamaged, PairError) as error:
+            self._store.versions.settle_heir(heir.id, {"reason": str(error)}, good=False)
+            return models
+        assert isinstance(loaded, Decoder)
+        return [*models, loaded, self._pair.draft.decoder(1, self._length)]
 
     def _texts(self, draft: str, old: str) -> list[RequestSamples]:
         """Return the newest texts of a draft's routes that an earlier target wrote, as far as both can read them."""
@@ -143,14 +158,7 @@ class Succession:
         return [one for one in found if len(one) and one.k and len(one.tokens) <= longest]
 
     def _judge(self, heir: DraftVersion, texts: Sequence[_ReadText]) -> None:
-        try:
-            loaded = self._loader.load(heir, frozenset(), shares=False)
-        except (WeightsDamaged, PairError) as error:
-            self._store.versions.settle_heir(heir.id, {"reason": str(error)}, good=False)
-            return
-        assert isinstance(loaded.decoder, Decoder)
-        root = self._pair.draft.decoder(1, self._length)
-        own, before = ([text.expected(decoder) for text in texts] for decoder in (loaded.decoder, root))
+        own, before = zip(*(text.expected for text in texts), strict=True)
         counts = [len(text.samples) for text in texts]
         found = judge_heir(own, before, counts, break_even(self._store, heir.draft))
         assert found is not None
@@ -174,27 +182,31 @@ def evidence_of(found: HeirJudgement, target: str | None) -> dict[str, Any]:
     return {"measure": "expected_acceptance", "judged_on": target, "better": found.good, **facts}
 
 
+@dataclass(slots=True)
 class _ReadText:
-    """A text of an earlier target, with the distributions of its successor at the positions that were kept."""
+    """A text of an earlier target as its successor and drafts read it: sums over the positions that were kept."""
 
-    def __init__(self, samples: RequestSamples, target: Decoder) -> None:
-        self.samples = samples
-        self._p = read(target, samples)
+    samples: RequestSamples
+    expected: list[float]
+    """Of each draft Σ_v min(p(v), q(v))."""
+    divergence: float = 0.0
+    """1 − Σ_v min(p_old(v), p_new(v)) ÷ Σ_v p_old(v) over the tokens v that were kept: the total variation distance, if
+    both agree on the others as much as on these."""
 
-    @property
-    def divergence(self) -> float:
-        """The sum over the positions of 1 − Σ_v min(p_old(v), p_new(v)) ÷ Σ_v p_old(v) over the tokens v that were
-        kept: the total variation distance, if both agree on the others as much as on these."""
-        ids = torch.from_numpy(self.samples.topk_ids).long().to(self._p.device)
-        old = torch.from_numpy(self.samples.topk_logprobs).float().exp().to(self._p.device)
-        shared = expected_acceptance(old, self._p.gather(1, ids)) / old.sum(1).clamp(min=1e-6)
-        return float((1 - shared).clamp(min=0).sum())
 
-    def expected(self, draft: Decoder) -> float:
-        """Return the sum over the positions of Σ_v min(p(v), q(v))."""
-        q = read(draft, self.samples).to(self._p.device)
-        width = min(q.shape[1], self._p.shape[1])
-        return float(expected_acceptance(self._p[:, :width], q[:, :width]).sum())
+def read_text(samples: RequestSamples, target: Decoder, *drafts: Decoder) -> _ReadText:
+    """Let a target and drafts read a text together, so that distributions of CHUNK positions are in memory at once."""
+    text, begin = _ReadText(samples, [0.0] * len(drafts)), 0
+    for p, *others in zip(*(read(one, samples) for one in (target, *drafts)), strict=True):
+        here = slice(begin, begin := begin + len(p))
+        ids = torch.from_numpy(samples.topk_ids[here]).long().to(p.device)
+        old = torch.from_numpy(samples.topk_logprobs[here]).float().exp().to(p.device)
+        shared = expected_acceptance(old, p.gather(1, ids)) / old.sum(1).clamp(min=1e-6)
+        text.divergence += float((1 - shared).clamp(min=0).sum())
+        for number, q in enumerate(others):
+            width = min(q.shape[1], p.shape[1])
+            text.expected[number] += float(expected_acceptance(p[:, :width], q[:, :width].to(p.device)).sum())
+    return text
 
 
 def _by_route(texts: Sequence[_ReadText]) -> dict[str, float]:
@@ -206,16 +218,15 @@ def _by_route(texts: Sequence[_ReadText]) -> dict[str, float]:
     return {route: sums[route] / counts[route] for route in sums}
 
 
-def read(decoder: Decoder, samples: RequestSamples) -> Tensor:
-    """Return what a model says at a text's positions, in row 0 of its cache: (m, V) probabilities, float32."""
+def read(decoder: Decoder, samples: RequestSamples) -> Iterator[Tensor]:
+    """Yield what a model says at a text's positions, in row 0 of its cache: (m, V) probabilities, float32, of those
+    among CHUNK tokens each time."""
     tokens = samples.tokens.tolist()
     wanted = torch.from_numpy(samples.positions).long() - 1
     first, last = int(wanted[0]), int(wanted[-1]) + 1
     decoder.prefill(0, tokens[:first])
-    parts = []
     for begin in range(first, last, CHUNK):
         end = min(begin + CHUNK, last)
         logits = decoder.logits(torch.tensor([tokens[begin:end]], device=decoder.device), [begin])[0]
         inside = wanted[(wanted >= begin) & (wanted < end)] - begin
-        parts.append(logits[inside.to(logits.device)].float().softmax(-1))
-    return torch.cat(parts)
+        yield logits[inside.to(logits.device)].float().softmax(-1)

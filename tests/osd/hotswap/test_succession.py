@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import torch
 
 from osd.engine.session import serving
 from osd.hotswap import succession
-from osd.hotswap.succession import break_even, judge_heir, read, rests, weight_of
+from osd.hotswap.succession import Succession, break_even, judge_heir, read, rests, weight_of
 from osd.models.pair import Pair, load_pair
 from storage.names import line_name
 from storage.records import DraftVersion, Request, VersionState, new_id
 from storage.settings import Settings, load_settings
 from storage.store import Store
+from storage.versions.heirs import waiting_heir
 from tests.storage.make import outcome, write_weights
 from tests.support.models import noisy, prompts, random_module
 
@@ -86,14 +88,36 @@ def test_nothing_goes_over_without_a_successor(store: Store, settings: Settings,
     assert len(store.versions.list(line_name("default", str(pairs["near"].target.digest)))) == 1
 
 
-def test_distributions_are_those_of_a_plain_pass(store: Store, settings: Settings, pairs: Pairs) -> None:
+def test_distributions_are_those_of_a_plain_pass(
+    store: Store, settings: Settings, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     serve(store, settings, pairs["one"])
     texts = store.samples.read(store.samples.recent(limit=3))
     decoder, module = pairs["near"].target.decoder(1, 96), pairs["near"].target.module
     for text in texts:
         logits = module(torch.tensor([text.tokens.tolist()])).logits[0].softmax(-1)
         for some in (text, replace(text, positions=text.positions[1::2])):
-            torch.testing.assert_close(read(decoder, some), logits[torch.from_numpy(some.positions).long() - 1])
+            for most in (256, 5):  # positions in memory at once
+                monkeypatch.setattr(succession, "CHUNK", most)
+                parts = list(read(decoder, some))
+                torch.testing.assert_close(torch.cat(parts), logits[torch.from_numpy(some.positions).long() - 1])
+                assert max(map(len, parts)) <= most
+
+
+def test_texts_are_read_piece_by_piece_as_in_one(
+    store: Store, settings: Settings, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(store, settings, pairs["one"])
+    text = store.samples.read(store.samples.recent(limit=1))[0]
+    target, draft = pairs["near"].target.decoder(1, 96), pairs["near"].draft.decoder(1, 96)
+    p, q = (torch.cat(list(read(one, text))) for one in (target, draft))
+    old = torch.from_numpy(text.topk_logprobs).float().exp()
+    shared = torch.minimum(old, p.gather(1, torch.from_numpy(text.topk_ids).long())).sum(1) / old.sum(1)
+    for most in (256, 5):
+        monkeypatch.setattr(succession, "CHUNK", most)
+        found = succession.read_text(text, target, draft, target)
+        assert found.expected == pytest.approx([float(torch.minimum(p, q).sum()), len(text)], rel=1e-5)
+        assert found.divergence == pytest.approx(float((1 - shared).clamp(min=0).sum()), rel=1e-4)
 
 
 @pytest.mark.parametrize("good", [True, False])
@@ -124,6 +148,30 @@ def test_where_drafting_loses_the_line_learns_on_and_nothing_is_drafted(
     assert rules[-1] == "goodput"
     assert rests(store, publish(store, near, learned, {"after": 0.99})) and drafted(fixed) == 0
     assert not rests(store, publish(store, near, learned, {"after": 0.996})) and drafted(fixed) > 0
+
+
+def test_a_verdict_that_comes_while_a_server_runs_is_heard(
+    store: Store, settings: Settings, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer judges an heir where no server could: number 0 serves meanwhile, and rests once it is known to
+    lose."""
+    fixed, near = settings.changed(gamma={"rule": "fixed", "initial": 2}), pairs["near"]
+    serve(store, fixed, pairs["one"], learned=noisy(random_module("llama"), 0.05))
+    monkeypatch.setattr(Succession, "_texts", lambda *_: [])
+    with serving(near, fixed, store) as engine:
+
+        def drafted() -> int:
+            return sum(one.drafted for each in engine.run([Request(prompts(1)[0], 16)]) for one in each.rounds)
+
+        assert drafted() > 0
+        heir = waiting_heir(store, line_name("default", str(near.target.digest)))
+        assert heir is not None
+        store.versions.settle_heir(heir.id, {"before": 0.2, "after": 0.1, "break_even": 0.9}, good=False)
+        assert engine.swap is not None
+        end = time.monotonic() + 60
+        while not engine.swap.resting and time.monotonic() < end:
+            time.sleep(0.05)
+        assert drafted() == 0
 
 
 def test_what_drafting_costs_is_told_by_rounds_that_draft_and_not_by_tries(store: Store, tmp_path: Path) -> None:
