@@ -148,19 +148,10 @@ class EngineThread:
             self._queue(jobs)
 
     def _queue(self, jobs: Sequence[EngineJob]) -> None:
-        pushed_out: list[EngineJob] = []
-        for number, job in enumerate(jobs):
-            out = self._waiting.put(job.request.tenant, job)
-            if out is job or out in jobs:
-                for earlier in jobs[: number + 1]:
-                    self._waiting.remove(earlier.request.tenant, earlier)
-                self._refuse(jobs, _full())
-                break
-            if out:
-                pushed_out.append(out)
-        else:
+        pushed_out = self._waiting.put(jobs[0].request.tenant, *jobs)
+        if pushed_out is not None:
             self._jobs |= {job.request.id: job for job in jobs}
-        self._refuse(pushed_out, _full())
+        self._refuse(jobs if pushed_out is None else pushed_out, _full())
 
     def _refuse(self, jobs: Sequence[EngineJob], why: ApiError | None) -> None:
         """Report ``why`` for jobs that do not come into the engine, and forget them."""

@@ -24,21 +24,30 @@ class FairQueue(Generic[T]):
     def __len__(self) -> int:
         return self._count
 
-    def put(self, tenant: str, thing: T) -> T | None:
-        """Add a thing; return the one that a full queue drops for it, None while there is room.
+    def put(self, tenant: str, *things: T) -> Sequence[T] | None:
+        """Add things, all or none; return those that a full queue drops for them. None where not all have room, with
+        nothing changed.
 
-        That is the newest of the tenant who has most waiting, or the added one itself.
+        Dropped are the newest of the tenant who has most waiting, as long as that is another who has more.
         """
-        out = None
-        if self._count >= self.limit:
-            most = max(self._waiting, key=lambda name: len(self._waiting[name]))
-            if len(self._waiting[most]) <= self.of(tenant) + 1:
-                return thing
-            out = self._waiting[most].pop()
-            self._count -= 1
+        dropped: list[tuple[str, T]] = []
+        for number, thing in enumerate(things):
+            if self._count >= self.limit:
+                most = max(self._waiting, key=lambda name: len(self._waiting[name]))
+                if len(self._waiting[most]) <= self.of(tenant) + 1:
+                    for added in things[:number]:
+                        self.remove(tenant, added)
+                    for name, one in reversed(dropped):
+                        self._append(name, one)
+                    return None
+                dropped.append((most, self._waiting[most].pop()))
+                self._count -= 1
+            self._append(tenant, thing)
+        return [one for _, one in dropped]
+
+    def _append(self, tenant: str, thing: T) -> None:
         self._waiting.setdefault(tenant, deque()).append(thing)
         self._count += 1
-        return out
 
     def of(self, tenant: str) -> int:
         """Return how many of the tenant's wait."""

@@ -22,7 +22,7 @@ from storage.errors import BadSetting
 def test_tenants_take_turns() -> None:
     line: FairQueue[str] = FairQueue(10)
     for name in ("a1", "a2", "a3", "b1", "a4", "c1"):
-        assert line.put(name[0], name) is None
+        assert line.put(name[0], name) == []
     assert [line.take() for _ in range(7)] == ["a1", "b1", "c1", "a2", "a3", "a4", None]
 
 
@@ -30,10 +30,22 @@ def test_in_a_full_line_those_who_have_most_give_way() -> None:
     line: FairQueue[str] = FairQueue(3)
     for name in ("a1", "a2", "a3"):
         line.put("a", name)
-    assert line.put("a", "a4") == "a4"
-    assert line.put("b", "b1") == "a3"
-    assert line.put("b", "b2") == "b2", "it would have as many as the other then"
+    assert line.put("a", "a4") is None
+    assert line.put("b", "b1") == ["a3"]
+    assert line.put("b", "b2") is None, "it would have as many as the other then"
     assert [line.take() for _ in range(3)] == ["a1", "b1", "a2"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 9])
+def test_a_call_of_several_choices_comes_in_whole_or_changes_nothing(count: int) -> None:
+    line: FairQueue[str] = FairQueue(5)
+    line.put("a", "a1", "a2", "a3", "a4"), line.put("c", "c1")
+    out = line.put("b", *(f"b{number}" for number in range(count)))
+    everything = [*iter(line.take, None)]
+    if out is None:
+        assert everything == ["a1", "c1", "a2", "a3", "a4"] and count > 2
+    else:
+        assert out == ["a4", "a3"][:count] and len(everything) == 5
 
 
 def test_a_line_counts_right_whatever_is_done() -> None:
@@ -41,9 +53,8 @@ def test_a_line_counts_right_whatever_is_done() -> None:
     for number in range(3000):
         tenant = rng.choice("abc")
         if rng.random() < 0.5:
-            out = line.put(tenant, number)
-            there += [(tenant, number)]
-            there = [one for one in there if one[1] != out]
+            if (out := line.put(tenant, number)) is not None:
+                there = [one for one in (*there, (tenant, number)) if one[1] not in out]
         elif there and rng.random() < 0.4:
             gone = there.pop(rng.randrange(len(there)))
             assert line.remove(*gone) and not line.remove(*gone)
