@@ -179,9 +179,8 @@ def _lock_current(session: Session, draft: str) -> str:
 
     Raises UnknownDraft for a draft without weights, LeaseHeld, DraftHeld.
     """
-    at = clock(session)
+    current, at = lock_draft(session, draft).current_version, clock(session)
     session.execute(update(SampleRow).where(SampleRow.created_at > at).values(created_at=at))  # else newest until then
-    current = lock_draft(session, draft).current_version
     if current is None:
         raise UnknownDraft(draft=draft, known=known_drafts(session))
     end_expired(session, draft)
