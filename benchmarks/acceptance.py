@@ -10,7 +10,7 @@ decoding is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from osd.bench.contenders import osd_contender
-from osd.bench.examine.reading import feature_distributions
+from osd.bench.examine.reading import feature_distributions, rounds_of
 from osd.bench.harness.plan import Count, SampledPlan, TargetPlan, data_sets, facts_of
 from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult
@@ -42,8 +42,6 @@ AT_ONE = Sampling(1.0)
 """The distributions themselves."""
 GAMMA = 4
 """Tokens of a greedy chain."""
-Right = Callable[[int, int], bool]
-"""Whether a chain's token is right: by its number in the chain, from 0, and its place in the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,22 +207,10 @@ def read_answer(
             own = distributions(draft.decoder(1, len(text)), text, count, at, p.shape[1]).to(p.device)
             said_by, begin = [own] * GAMMA, 0
         first, theirs = said_by[0][begin:], p[begin:]
-        right = torch.stack([each.argmax(-1) == said for each in said_by]).tolist()
+        right = torch.stack([each.argmax(-1) == said for each in said_by]).cpu().numpy()
         overlap = torch.minimum(theirs, first).sum()
-        rounds = rounds_of(lambda step, place, right=right: right[step][place], count, len(right))  # type: ignore[misc]
+        rounds, _ = rounds_of(right[:, 1:], GAMMA)
         found.append(
             Reading(answer.data_set, name, len(first), float(sum(right[0][begin:])), float(overlap), count - 1, rounds)
         )
     return found
-
-
-def rounds_of(right: Right, count: int, gamma: int) -> int:
-    """Return the rounds of an answer of ``count`` tokens, of which the prefill brings the first: each brings the tokens
-    of a chain up to the first that is not right, and the target's own."""
-    place, rounds = 1, 0
-    while place < count:
-        accepted = 0
-        while accepted < min(gamma, count - place - 1) and right(accepted, place + accepted):
-            accepted += 1
-        place, rounds = place + accepted + 1, rounds + 1
-    return rounds

@@ -15,16 +15,14 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -32,6 +30,7 @@ from osd.bench.harness.picture import COLOURS, dress, make_panels, save
 from osd.bench.harness.plan import Count
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.watch import Watch, note
+from osd.bench.serve.process import READY, awake, running, wait_for
 from osd.models.vocabulary import load_tokenizer
 from osd.server.start import SHIPPED
 from storage.insights.recent import traffic
@@ -156,17 +155,17 @@ class Loop:
         for path in (self.own / "base", *(self.own / "base").iterdir()):
             path.chmod(0o755 if path.is_dir() else 0o644)
         with ExitStack() as stack:
-            server = stack.enter_context(self._process("serve"))
-            wait_for(f"{self.api}/v1/models")
+            server, log = stack.enter_context(self._process("serve")), self.own / "serve.log"
+            wait_for("osd serve", server, log, lambda: READY.search(log.read_text(errors="replace")))
             follows = self.arm in ("following", "every step")
             trainer = stack.enter_context(self._process("trainer")) if follows else None
             loop = self._begin(server.pid)
             stack.callback(loop.kill)
             assert loop.stdin is not None
             for step in range(self.plan.steps):
-                self._read(loop, step)
-                with halted(trainer):
-                    yield
+                with awake(trainer) if trainer else nullcontext():
+                    self._read(loop, step)
+                yield
                 print(file=loop.stdin, flush=True)
             if loop.wait():
                 raise RuntimeError(f"the loop ended with {loop.returncode}")
@@ -195,16 +194,8 @@ class Loop:
         env = self.env | {"SERVER": str(server)}
         return subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    @contextmanager
-    def _process(self, command: str) -> Iterator[subprocess.Popen[bytes]]:
-        words = [sys.executable, "-c", "from osd.cli.main import main; main()", command]
-        with (self.own / f"{command}.log").open("w") as log:
-            process = subprocess.Popen(words, env=self.env, stdout=log, stderr=log)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(60)
+    def _process(self, command: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        return running([sys.executable, "-P", "-m", "osd.cli.main", command], self.own / f"{command}.log", self.env)
 
     def _compare(self, folder: Path) -> list[bool]:
         loader: Any = AutoModelForCausalLM
@@ -219,42 +210,11 @@ class Loop:
         asked = {"prompt": prompt, "max_tokens": GREEDY, "temperature": 0, "osd": {"learn": False}}
         said = httpx.post(f"{self.api}/v1/completions", json=asked, timeout=PATIENCE).json()["choices"][0]["text"]
         if said != alone:
-            note(f"{self.arm}, {folder_of(model)}: {said!r} is not {alone!r}")
+            note(f"{self.arm}, {model.name_or_path}: {said!r} is not {alone!r}")
         return bool(said == alone)
 
 
 PROMPTS = ("SELECT name FROM users WHERE", "How many orders were made in", "def add(", "The capital of")
-
-
-@contextmanager
-def halted(process: subprocess.Popen[bytes] | None) -> Iterator[None]:
-    """Let a process and its children stand still within the block."""
-    known = [] if process is None else [psutil.Process(process.pid)]
-    family = [*known, *(child for one in known for child in one.children(recursive=True))]
-    for one in family:
-        one.suspend()
-    try:
-        yield
-    finally:
-        for one in family:
-            one.resume()
-
-
-def folder_of(model: Any) -> str:
-    """Return the folder that a model was read from."""
-    return str(model.name_or_path)
-
-
-def wait_for(url: str) -> None:
-    """Wait until a server answers. Raises TimeoutError."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        try:
-            if httpx.get(url).status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.2)
-    raise TimeoutError(url)
 
 
 def rates(rollouts: Rollouts) -> dict[str, float]:

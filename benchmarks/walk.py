@@ -14,8 +14,6 @@ import http.client
 import json
 import mmap
 import os
-import re
-import subprocess
 import sys
 import threading
 import time
@@ -40,9 +38,8 @@ OFF, IDLE, ASKED = 0, 1, 2
 HTTP, ENGINE = "HTTP to engine", "engine to token"
 STEP = "osd/engine/engine.py"
 """Whoever runs lines of it decodes."""
-READY = re.compile(r"Serving (http://\S+)/v1")
 PROMPT = "How many days has a leap year?"
-WARM_REQUESTS, IDLE_SECONDS, START_SECONDS = 3, 3.0, 300.0
+WARM_REQUESTS, IDLE_SECONDS = 3, 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,20 +98,11 @@ def traced_server(root: Path, folder: Path, log: Path, switch: Path) -> Iterator
         "PYTHONPATH": str(root), "OSD_STORAGE__DIRECTORY": str(folder / "data"), "OSD_SERVER__PORT": "0",
         "OSD_SERVER__ADMIN_PORT": "0", "COLUMNS": "300", "HF_HUB_OFFLINE": "1",
     }  # fmt: skip
-    said = folder / "said"
-    with said.open("w") as out:
-        command = [sys.executable, "-P", __file__, str(root), str(log), str(switch)]
-        process = subprocess.Popen(command, cwd=folder, env=os.environ | variables, stdout=out, stderr=out)
-    try:
-        end = time.monotonic() + START_SECONDS
-        while not (ready := READY.search(said.read_text())):
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"the server did not start: {said.read_text()[-400:]}")
-            time.sleep(0.1)
-        yield ready[1]
-    finally:
-        process.terminate()
-        process.wait()
+    from osd.bench.serve.process import READY, running, wait_for
+
+    said, command = folder / "said", [sys.executable, "-P", __file__, str(root), str(log), str(switch)]
+    with running(command, said, variables, cwd=folder) as process:  # no osd.toml of this tree is read
+        yield wait_for("The server", process, said, lambda: READY.search(said.read_text()))[1]
 
 
 def turn(switch: Path, phase: int) -> None:

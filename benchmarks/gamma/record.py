@@ -144,18 +144,11 @@ def record_file(
     return recording
 
 
-def record_traces(
-    pair: Pair, data_set: str, prompts: Sequence[Tokens], temperature: float, asked: RecordPlan, watch: Watch
-) -> list[RecordedText]:
-    """Decode the prompts with the target alone, and draft a chain at every position. Raises BadRequest for a prompt
-    that cannot be served, and DecoderOnly."""
-    return list(drawn_texts(pair, data_set, prompts, temperature, asked, watch))
-
-
 def drawn_texts(
     pair: Pair, data_set: str, prompts: Sequence[Tokens], temperature: float, asked: RecordPlan, watch: Watch
 ) -> Iterator[RecordedText]:
-    """Yield the same, each as soon as it is drawn."""
+    """Decode the prompts with the target alone, and draft a chain at every position; yield each text as soon as it is
+    drawn. Raises BadRequest for a prompt that cannot be served, and DecoderOnly."""
     require_decoder_only(pair.target.module, "python -m benchmarks gamma", pair.target.name)
     if not prompts:
         return

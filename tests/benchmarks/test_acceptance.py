@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.acceptance import AnsweredPrompt, _names, draw, read_all, read_answer, rounds_of
+from benchmarks.acceptance import AnsweredPrompt, _names, draw, read_all, read_answer
 from osd.bench.harness.plan import sampling_of
 from osd.bench.harness.watch import Watch
 from osd.models.features.target import FeatureTarget, read_features
@@ -60,13 +60,6 @@ def test_drafts_of_one_name_are_told_apart() -> None:
     assert _names(["runs/v1", "runs/v2"]) == ["v1", "v2"]
     assert _names(["a/one/draft", "a/other/draft"]) == ["one/draft", "other/draft"]
     assert _names(["a/one/draft", "b/one/draft"]) == ["a/one/draft", "b/one/draft"]
-
-
-def test_rounds_are_those_of_greedy_chains() -> None:
-    right = [True, True, False, True, True, True, True, True]  # the first token is the prefill's
-    assert rounds_of(lambda _, place: right[place], 8, 4) == 2  # 1, the target's 2 · 3, 4, 5, 6, the target's 7
-    assert rounds_of(lambda _, place: right[place], 8, 1) == 4  # 1, 2 · 3, 4 · 5, 6 · 7
-    assert rounds_of(lambda *_: False, 8, 4) == 7 and rounds_of(lambda *_: True, 1, 4) == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -74,12 +74,12 @@ def server(settings: Settings, folder: Path) -> Iterator[ServerProcess]:
 
 @contextmanager
 def running(
-    command: list[str], log: Path, variables: Mapping[str, str] | None = None
+    command: list[str], log: Path, variables: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process that says everything into ``log``, and is ended with the block. Ctrl-C reaches us alone."""
     with log.open("w") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
+            command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True, cwd=cwd,
             env=environment() | {"COLUMNS": "300"} | dict(variables or {}),
         )  # fmt: skip
     try:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.gamma.heads import embeddings, estimated
-from benchmarks.gamma.record import RecordPlan, record_traces
+from benchmarks.gamma.record import RecordPlan, drawn_texts
 from benchmarks.gamma.rounds import RecordedText
 from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
@@ -31,7 +31,7 @@ KINDS = ["eagle", "eagle3"]
 @cache
 def traces(kind: str, temperature: float = 0.0) -> list[RecordedText]:
     asked = RecordPlan(new_tokens=NEW_TOKENS, depth=DEPTH, batch=2, rows=7)
-    return record_traces(feature_pair(kind), "random", PROMPTS, temperature, asked, Watch())
+    return list(drawn_texts(feature_pair(kind), "random", PROMPTS, temperature, asked, Watch()))
 
 
 def plain(pair: Pair, before: list[int], chain: list[int]) -> list[torch.Tensor]:
@@ -96,4 +96,6 @@ def test_specdecpp_over_a_feature_draft_ends_rounds_in_a_replay_where_the_engine
 
 def test_a_draft_of_one_pass_is_refused_by_name() -> None:
     with pytest.raises(BadInput, match="all tokens of a chain at once"):
-        record_traces(feature_pair("medusa"), "random", PROMPTS[:1], 0.0, RecordPlan(new_tokens=2, depth=2), Watch())
+        list(
+            drawn_texts(feature_pair("medusa"), "random", PROMPTS[:1], 0.0, RecordPlan(new_tokens=2, depth=2), Watch())
+        )

@@ -17,7 +17,7 @@ from scipy.stats import kstest
 from benchmarks.gamma.costs import CostCells, CostTable, Piece, Pieces
 from benchmarks.gamma.heads import estimated, heads_of_halves
 from benchmarks.gamma.oracle import OracleController
-from benchmarks.gamma.record import RecordPlan, fingerprint, record_file, record_traces
+from benchmarks.gamma.record import RecordPlan, drawn_texts, fingerprint, record_file
 from benchmarks.gamma.rounds import RecordedText, read_recording
 from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
@@ -47,7 +47,7 @@ def pair(eos: int | None = None) -> Pair:
 @cache
 def traces(eos: int | None = None) -> list[RecordedText]:
     asked = RecordPlan(new_tokens=NEW_TOKENS, depth=DEPTH, batch=2, rows=7)
-    return record_traces(pair(eos), "random", PROMPTS, 0.0, asked, Watch())
+    return list(drawn_texts(pair(eos), "random", PROMPTS, 0.0, asked, Watch()))
 
 
 @cache
@@ -100,7 +100,7 @@ def test_sampled_chains_are_drawn_and_judged_as_by_plain_passes() -> None:
     from it; a right recorder fails in one run of a million."""
     temperature, random, places = 0.7, np.random.default_rng(0), []
     asked = RecordPlan(new_tokens=16, depth=5, rows=5)
-    (recorded,) = record_traces(pair(), "random", PROMPTS[:1], temperature, asked, Watch())
+    (recorded,) = drawn_texts(pair(), "random", PROMPTS[:1], temperature, asked, Watch())
     for position in range(recorded.length):
         before, chain = [*PROMPTS[0], *recorded.text[:position].tolist()], recorded.drafted[position].tolist()
         q, p = (plain(model.module, before, chain, temperature) for model in (pair().draft, pair().target))
@@ -122,7 +122,7 @@ def test_sampled_chains_are_drawn_and_judged_as_by_plain_passes() -> None:
 
 def test_top_k_cuts_what_is_drawn_and_judged() -> None:
     asked = RecordPlan(new_tokens=12, depth=3, top_k=2)
-    (recorded,) = record_traces(pair(), "random", PROMPTS[:1], 1.0, asked, Watch())
+    (recorded,) = drawn_texts(pair(), "random", PROMPTS[:1], 1.0, asked, Watch())
     for position in range(recorded.length):
         before, chain = [*PROMPTS[0], *recorded.text[:position].tolist()], recorded.drafted[position].tolist()
         q, p = (plain(model.module, before, chain).topk(2, dim=-1) for model in (pair().draft, pair().target))
@@ -135,7 +135,7 @@ def test_top_k_cuts_what_is_drawn_and_judged() -> None:
 
 def test_heads_of_halves_say_of_texts_that_they_have_not_seen() -> None:
     asked = RecordPlan(new_tokens=NEW_TOKENS, depth=DEPTH, top_k=8)
-    texts = record_traces(pair(), "random", PROMPTS, 1.0, asked, Watch())
+    texts = list(drawn_texts(pair(), "random", PROMPTS, 1.0, asked, Watch()))
     told, figures = heads_of_halves(pair(), texts, LearnSettings(head_epochs=2), Watch())
     assert figures.keys() == {"binary_kl_learned_t1", "binary_kl_constant_t1"}
     assert all(each.head is not None and each.head.shape == each.acceptance.shape for each in told)
@@ -175,7 +175,7 @@ def hidden_of(tokens: list[int]) -> torch.Tensor:
 
 def test_sampled_recordings_repeat_by_seed() -> None:
     one, again, other = (
-        record_traces(pair(), "random", PROMPTS[:2], 1.0, RecordPlan(new_tokens=6, depth=3, seed=seed), Watch())
+        list(drawn_texts(pair(), "random", PROMPTS[:2], 1.0, RecordPlan(new_tokens=6, depth=3, seed=seed), Watch()))
         for seed in (1, 1, 2)
     )
     assert all(np.array_equal(a.drafted, b.drafted) for a, b in zip(one, again, strict=True))
@@ -221,7 +221,7 @@ def test_a_replay_of_a_heads_estimates_counts_what_the_engine_counts() -> None:
     torch.nn.init.normal_(head.out.weight)
     estimates = HeadPass(head.requires_grad_(False), torch.device("cpu"))
     asked = RecordPlan(new_tokens=NEW_TOKENS, depth=DEPTH, head=estimates)
-    recorded = estimated(pair(), record_traces(pair(), "random", PROMPTS, 0.0, asked, Watch()), estimates, Watch())
+    recorded = estimated(pair(), list(drawn_texts(pair(), "random", PROMPTS, 0.0, asked, Watch())), estimates, Watch())
     serve = settings("specdecpp", 3)
     engine = Engine(pair(), serve)
     engine.pool.head = estimates
