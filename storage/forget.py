@@ -3,7 +3,8 @@
 Deleted are the samples (segments are rewritten without them), their lines in the log of recent outcomes, and stored
 tables of n-grams. Kept are sums by minute, which name no request; request ids in the runs that claimed them, from which
 the versions are found; and a line in the audit trail, by which late arrivals are refused
-(:mod:`storage.sql.forgotten`). Weights cannot forget, so their versions are named.
+(:mod:`storage.sql.forgotten`). Weights cannot forget, so their versions are named; a proposed split whose draft learned
+from them is declined, and the draft deleted.
 
 A table counts n-grams of many requests and names none, so its counts cannot be taken back. Every version born before
 the newest line about forgetting is deleted: its files, in the store and in this machine's cache. Its row stays,
@@ -13,17 +14,23 @@ quarantined, so that lineage and numbers go on. Servers rebuild tables from stor
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from storage.errors import BadInput, ForgottenAhead
+from storage.errors import BadInput, ForgottenAhead, WrongState
 from storage.records import VersionState
 from storage.replay.purge import Purged, Purger
 from storage.replay.segment_files import SegmentFiles
+from storage.routes.proposals import CANDIDATES, ProposalLedger, ProposalState
+from storage.routes.route_rows import lock_routes
+from storage.routes.route_rows import note as note_route
 from storage.sql import audit
 from storage.sql.database import Database, changed_rows, chunks
 from storage.sql.forgotten import (
@@ -39,7 +46,7 @@ from storage.sql.forgotten import (
 )
 from storage.sql.ledger import get_row, lock_draft, note
 from storage.sql.outcome_tables import OutcomeRow
-from storage.sql.tables import SampleRow, VersionRow
+from storage.sql.tables import RouteBackgroundRow, SampleRow, VersionRow
 from storage.versions.lineage import Learned, learned_from
 from storage.versions.weight_files import WeightFiles
 
@@ -59,8 +66,8 @@ class Forgotten:
 class Forgetter:
     """Forgets requests in segments and their index, and tables of n-grams among the weights."""
 
-    def __init__(self, db: Database, segments: SegmentFiles, weights: WeightFiles) -> None:
-        self._db, self._weights = db, weights
+    def __init__(self, db: Database, segments: SegmentFiles, weights: WeightFiles, directory: Path) -> None:
+        self._db, self._weights, self._candidates = db, weights, directory / CANDIDATES
         self._purger = Purger(db, segments)
 
     def forget(
@@ -79,6 +86,9 @@ class Forgetter:
             ids = self._db.scalars(select(SampleRow.request_id).where(SampleRow.tenant == tenant))
         learned = self._db.read(learned_from, ids, tenant)
         outcomes = self._forget_outcomes(ids, tenant)
+        self._forget_background(ids, who)
+        for number in learned.open_splits:
+            self._decline(number, who)
         tables = len(self.drop_tables())
         purged = self._purger.purge_requests(ids)
         with self._db.session() as session:
@@ -104,6 +114,27 @@ class Forgetter:
                 changed_rows(session.execute(delete(OutcomeRow).where(OutcomeRow.request_id.in_(some))))
                 for some in chunks(ids)
             )
+
+    def _forget_background(self, ids: Sequence[str], who: str | None) -> None:
+        """Delete features of these prompts, and have servers learn topics without them."""
+        with self._db.session() as session:
+            lock_routes(session)
+            gone = sum(
+                changed_rows(session.execute(delete(RouteBackgroundRow).where(RouteBackgroundRow.request_id.in_(some))))
+                for some in chunks(ids)
+            )
+            if gone:
+                left = session.scalar(select(func.count()).select_from(RouteBackgroundRow))
+                note_route(session, who, "background", None, {}, {"prompts": left})
+
+    def _decline(self, number: int, who: str | None) -> None:
+        """Decline a split whose draft learned from what is forgotten, and delete that draft."""
+        facts = {"reason": "requests were forgotten that its draft had learned from"}
+        with suppress(WrongState):  # it was settled meanwhile
+            ProposalLedger(self._db).set_state(number, ProposalState.DECLINED, facts)
+            with self._db.session() as session:
+                audit.note(session, "router decline", str(number), facts, who=who)
+            shutil.rmtree(self._candidates / str(number), ignore_errors=True)
 
     def _note(self, ids: Sequence[str], tenant: str | None, who: str | None) -> int:
         """Write the line of the audit trail before searching, so that late arrivals are refused; return its id."""

@@ -77,7 +77,7 @@ class Store:
         self.tenants = TenantLedger(db, privacy)
         self.keys = KeyLedger(db)
         self.samples = SampleStore(db, segments, holdout, privacy)
-        self.forgetter = Forgetter(db, segments, weights)
+        self.forgetter = Forgetter(db, segments, weights, directory)
         self.keeper = RetentionKeeper(db, segments)
         self.versions = VersionLedger(db, weights)
         self.version_keeper = VersionKeeper(db, weights)

@@ -78,6 +78,8 @@ def tell(forgotten: Forgotten, serving: set[str]) -> None:
         note(f"Deleted {versions} of n-gram tables; servers make them anew from the requests that are kept.")
     for topic in learned.topics:
         note(f"Examples of the topic {topic} were taken from them: `osd router forget {topic}` deletes their text.")
+    for number in learned.open_splits:
+        note(f"Declined the proposal {number}, whose draft had learned from them, and deleted that draft.")
     if learned.under_way:
         note(f"Training on them now, so that what comes of it learned from them too: {', '.join(learned.under_way)}.")
 

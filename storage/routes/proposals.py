@@ -33,6 +33,10 @@ class ProposalState(str, Enum):
     DECLINED = "declined"  # declined by an admin
 
 
+CANDIDATES = "proposals"
+"""Folder below the data directory with the drafts of open splits, by number."""
+
+
 @dataclass(frozen=True, slots=True)
 class RouteProposal:
     """A proposed change of routes and its evidence."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from storage.names import draft_of
 from storage.records import DEFAULT_DRAFT, DraftVersion, VersionState
-from storage.sql.ledger import HEIR_OF
+from storage.sql.ledger import FORKED_FROM, HEIR_OF
 from storage.store import Store
 from storage.versions import weights
 from storage.versions.forks import link_files
@@ -34,7 +34,7 @@ def begin_line(store: Store, draft: str, folder: Path, target: str | None) -> Dr
         known = store.versions.find(draft, old)
         root = None if known is None else store.versions.lineage(known.id)[-1]
         if root is not None and root.digest == digest and root.deleted_at is None:
-            facts = {"forked_from": root.id, "digest": digest}
+            facts = {FORKED_FROM: root.id, "digest": digest}
             return store.versions.register_root(draft, store.versions.folder(root), facts, link_files, target=target)
     return store.versions.register_root(draft, folder, target=target)
 

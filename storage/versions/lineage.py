@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from storage.records import RunState
 from storage.routes.proposals import ProposalKind, ProposalState
 from storage.sql.database import chunks
-from storage.sql.ledger import HEIR_OF
+from storage.sql.ledger import ORIGINS
 from storage.sql.tables import RouteProposalRow, RunRow, SampleRow, VersionRow
 
 STARTED_FROM = "started_from"
@@ -31,14 +31,19 @@ class Learned:
     under_way: tuple[str, ...]
     """Unfinished runs that have the requests, whose versions will have learned from them too."""
     topics: tuple[str, ...] = ()
-    """Topics whose taught examples an applied split took from the requests, so that their text is stored there."""
+    """Topics whose taught examples an applied split took from the requests, so that their text is stored there; of a
+    tenant all that it took."""
+    open_splits: tuple[int, ...] = ()
+    """Proposals that wait with a draft that learned from them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A draft created by an applied proposal to split a route: trained without a run in the ledger."""
+    """A draft created by a proposal to split a route: trained without a run in the ledger."""
 
+    id: int
     root: str
+    """Its number 0 once it was applied, the version that it goes on from before."""
     draft: str
     """The draft from one of whose versions it was trained."""
     at: float
@@ -46,6 +51,11 @@ class Split:
     """Requests that it was trained on."""
     examples: dict[str, frozenset[str]]
     """Topic -> requests whose prompts became its examples."""
+    tenants: frozenset[str]
+
+    def has(self, asked: set[str], tenant: str | None) -> bool:
+        """Return whether it was trained on any of these requests, or on the tenant's."""
+        return tenant in self.tenants or not asked.isdisjoint(self.members)
 
 
 def learned_from(session: Session, request_ids: Sequence[str], tenant: str | None = None) -> Learned:
@@ -60,22 +70,28 @@ def learned_from(session: Session, request_ids: Sequence[str], tenant: str | Non
             runs.add(run_id)
             if state == RunState.CLAIMED.value:
                 under_way.append(run_id)
-    splits = _splits(session)
-    first = {split.root for split in splits if not asked.isdisjoint(split.members)}
+    splits = _splits(session, ProposalState.APPLIED)
+    first = {split.root for split in splits if split.has(asked, tenant)}
     versions = _with_descendants(session, runs, came_from, splits, first)
-    topics = {topic for split in splits for topic, ids in split.examples.items() if not asked.isdisjoint(ids)}
-    return Learned(versions, tuple(sorted(under_way)), tuple(sorted(topics)))
+    topics = {
+        topic for split in splits for topic, ids in split.examples.items()
+        if tenant in split.tenants or not asked.isdisjoint(ids)
+    }  # fmt: skip
+    waiting = _splits(session, ProposalState.OPEN)
+    open_splits = tuple(split.id for split in waiting if split.has(asked, tenant) or split.root in versions)
+    return Learned(versions, tuple(sorted(under_way)), tuple(sorted(topics)), open_splits)
 
 
-def _splits(session: Session) -> list[Split]:
-    kind, state = RouteProposalRow.kind == ProposalKind.SPLIT.value, ProposalState.APPLIED.value
+def _splits(session: Session, state: ProposalState) -> list[Split]:
+    kind = RouteProposalRow.kind == ProposalKind.SPLIT.value
     found = []
-    for row in session.scalars(select(RouteProposalRow).where(kind, RouteProposalRow.state == state)):
+    for row in session.scalars(select(RouteProposalRow).where(kind, RouteProposalRow.state == state.value)):
         facts = row.facts
         own = {facts.get("name"): facts.get("route")}  # an admin may have named the route otherwise
         examples = {str(own.get(topic, topic)): frozenset(ids) for topic, ids in facts.get("examples", {}).items()}
         members = frozenset(facts.get("members", ()))
-        found.append(Split(str(facts.get("version")), str(facts.get("draft")), row.at, members, examples))
+        root, draft, tenants = (facts.get(name) for name in ("version", "draft", "tenants"))
+        found.append(Split(row.id, str(root), str(draft), row.at, members, examples, frozenset(tenants or ())))
     return found
 
 
@@ -88,15 +104,15 @@ def _with_descendants(
     """
     columns = (
         VersionRow.id, VersionRow.parent, VersionRow.run_id, VersionRow.draft, VersionRow.created_at,
-        VersionRow.evidence[HEIR_OF].as_string(),
+        *(VersionRow.evidence[key].as_string() for key in ORIGINS),
     )  # fmt: skip
     children: dict[str, list[str]] = defaultdict(list)
     order, todo = [], list(first)
     rows = session.execute(select(*columns).order_by(VersionRow.draft, VersionRow.number))
-    for version, parent, run_id, draft, made, origin in rows:
+    for version, parent, run_id, draft, made, *origins in rows:
         order.append(version)
         children[version] += [split.root for split in splits if split.draft == draft and made <= split.at]
-        for source in {parent, came_from.get(run_id), origin}:
+        for source in {parent, came_from.get(run_id), *origins}:
             if source is not None:
                 children[source].append(version)
         if run_id in runs:

@@ -12,12 +12,13 @@ from sqlalchemy import select, text
 
 from storage.errors import BadInput, ForgottenAhead, UnknownRequest
 from storage.records import DraftVersion, RequestSamples, RunState, TrainingRun, now
-from storage.routes.proposals import ProposalKind, ProposalState
+from storage.routes.proposals import CANDIDATES, ProposalKind, ProposalState
 from storage.sql import audit
 from storage.sql.tables import Base, RunRow
 from storage.store import Store
+from storage.versions.forks import fork
 from storage.versions.lineage import Learned
-from tests.storage.make import add_root, claim, outcome, samples, stage
+from tests.storage.make import add_root, claim, outcome, samples, stage, write_weights
 
 MANY = 1_000
 TENANTS = ("acme", "zeta")
@@ -175,12 +176,54 @@ def test_a_draft_that_was_split_off_is_named_with_the_topic_of_its_examples(keep
     facts = {"name": "sql", "draft": "default", "version": first.id, "examples": {"sql": ["r1"], "rest": ["r2"]}}
     proposal = keep_all.proposals.add(ProposalKind.SPLIT, {**facts, "members": ["r1"]})
     root = add_root(keep_all, tmp_path / "split", "queries")
-    assert keep_all.forgetter.forget(["r1"]).learned == Learned((), (), ())
     keep_all.proposals.set_state(proposal.id, ProposalState.APPLIED, {"route": "queries", "version": root})
     assert keep_all.forgetter.forget(["r2"]).learned == Learned((), (), ("rest",))
     keep_all.samples.add([spoken(1)])
     assert keep_all.forgetter.forget(["r1"]).learned == Learned((root,), (), ("queries",))
     assert keep_all.forgetter.forget(["r0"]).learned.versions == (first.id, root), "it began from one that learned"
+
+
+@pytest.mark.parametrize("what", ["member", "tenant", "base"])
+def test_a_split_that_waits_is_declined_with_its_draft(keep_all: Store, tmp_path: Path, what: str) -> None:
+    """Else it could be applied later, and what learned from it would serve. Its samples may have gone before."""
+    add_root(keep_all, tmp_path / "model")
+    keep_all.samples.add([spoken(0)])
+    _, first = train(keep_all, tmp_path)
+    keep_all.samples.add([spoken(1), spoken(2)])
+    facts = {"name": "sql", "draft": "default", "version": first.id, "members": ["r1"], "tenants": ["zeta"]}
+    proposal, other = (keep_all.proposals.add(ProposalKind.SPLIT, {**facts, **more}) for more in ({}, {
+        "version": first.parent, "members": ["r2"], "tenants": ["acme"]}))  # fmt: skip
+    (keep_all.directory / CANDIDATES).mkdir()
+    for one in (proposal, other):
+        write_weights(keep_all.directory / CANDIDATES / str(one.id), 1.0)
+    if what == "tenant":
+        keep_all.samples.purge(everything=True)
+    done = keep_all.forgetter.forget(**{"member": {"request_ids": ["r1"]}, "tenant": {"tenant": "zeta"},
+                                        "base": {"request_ids": ["r0"]}}[what])  # fmt: skip
+    assert done.learned.open_splits == (proposal.id,)
+    states = [keep_all.proposals.get(one.id).state for one in (proposal, other)]
+    assert states == [ProposalState.DECLINED, ProposalState.OPEN]
+    assert [path.name for path in (keep_all.directory / CANDIDATES).iterdir()] == [str(other.id)]
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_a_fork_learned_what_its_origin_did(keep_all: Store, tmp_path: Path, kind: str) -> None:
+    root = add_root(keep_all, tmp_path / "model")
+    keep_all.samples.add([spoken(0)])
+    run = claim(keep_all)
+
+    def write(folder: Path) -> None:
+        write_weights(folder, 1.0)
+        if kind == "lora":
+            (folder / "config.json").rename(folder / "adapter_config.json")
+
+    version = keep_all.versions.stage("default", root, kind, write, run_id=run.id)
+    keep_all.versions.publish(version.id, {}, run=run)
+    keep_all.runs.finish(run, RunState.PUBLISHED, version.id)
+    fresh, copy = fork(keep_all.versions, "fresh", root), fork(keep_all.versions, "sql", version.id)
+    after = stage(keep_all, copy.id, 3.0)
+    named = keep_all.forgetter.forget(["r0"]).learned.versions
+    assert named == (version.id, copy.id, after.id) and fresh.id not in named
 
 
 def test_the_trail_says_who_forgot_what_and_never_a_prompt(store: Store) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from router.classifier_models import ClassifierModels
+from router.classifier_models import ClassifierModels, model_folder
 from router.topic import features_of
 from storage.settings import RouterSettings
 from storage.store import Store
@@ -96,3 +96,7 @@ def test_servers_learn_topics_anew_from_it(drafted: Store, domains: Domains) -> 
     stranger = "w3 w7 w11 w2 w19"
     assert after.predict(stranger).confidence < before.predict(stranger).confidence
     assert after.predict("select the names of table 40").label == "sql"
+    files = sorted(model_folder(drafted).iterdir())
+    drafted.forgetter.forget([next(iter(drafted.samples.recent(limit=1)))])
+    assert classifiers.topics() is not after, "what it learned from a forgotten prompt goes, on the disk too"
+    assert not set(files) & set(model_folder(drafted).iterdir())
