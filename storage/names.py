@@ -29,6 +29,14 @@ def draft_of(line: str) -> str:
     return line.partition(LINE)[0]
 
 
+_LINE_OF_HEAD = re.compile(rf"{LINE}[0-9a-f]{{8}}(?=\.head$)")
+
+
+def given_name(draft: str) -> str:
+    """Return what was given to be a name: of a line's acceptance heads that without the line's own part."""
+    return _LINE_OF_HEAD.sub("", draft)
+
+
 _MARK = re.compile(r" \(lossy ([a-z]+)\)$")
 
 

@@ -15,11 +15,11 @@ from sqlalchemy import select
 from storage.errors import BadInput, UnknownDraft, WeightsDamaged, WrongState
 from storage.files.files import TemporaryPath, writing
 from storage.files.places import Swept
+from storage.names import given_name
 from storage.records import DEFAULT_DRAFT, DraftVersion, TrainingRun, VersionState, new_id
 from storage.sql.database import Database
 from storage.sql.drivers import plain
 from storage.sql.ledger import (
-    HEIR_OF,
     get_row,
     known_drafts,
     lineage_of,
@@ -197,7 +197,7 @@ class VersionLedger:
         :meth:`stage`. Raises ModelNotLoaded for a folder without safetensors, StoreError when the draft started from
         other files, BadInput for a name that cannot be a folder's.
         """
-        require_name(draft)
+        require_name(given_name(draft))
         source = Path(folder)
         files = weights.servable_files(source)
         draft, root = publication.open_draft(self._db, draft, weights.digest_of(source, files), target)
@@ -206,8 +206,8 @@ class VersionLedger:
         with TemporaryPath(self.weights_folder / draft, new_id(), folder=True) as aside:
             with writing(aside.path):
                 copy(source, files, aside.path)
-            facts = {"kind": weights.kind_of(aside.path), "parent": None, "run_id": None}
             said = provenance or {"registered_from": source.name}
+            facts = {"kind": weights.kind_of(aside.path), "parent": None, "run_id": None}
             return publication.enter(self._db, self.files, draft, aside, facts, said, born)
 
     def stage(
@@ -222,7 +222,7 @@ class VersionLedger:
         born: int | None = None,
     ) -> DraftVersion:
         """Enter new weights as CANDIDATE. ``write`` puts a Hugging Face or PEFT folder at the path it is given.
-        Where ``provenance`` says whose heir it is, so does the version's evidence.
+        Where ``provenance`` says whose heir or fork it is, so does the version's evidence.
 
         ``born`` is for tables of n-grams: the newest line about forgetting when they began to learn. Raises
         ForgottenSince where there is a newer one by now, and keeps nothing. Raises StoreWriteFailed, with nothing left
@@ -235,8 +235,7 @@ class VersionLedger:
         with TemporaryPath(self.weights_folder / draft, new_id(), folder=True) as aside:
             with writing(aside.path):
                 write(aside.path)
-            inherits = {HEIR_OF: provenance[HEIR_OF]} if provenance and HEIR_OF in provenance else {}
-            facts = {"kind": kind, "parent": parent, "run_id": run_id, "evidence": inherits}
+            facts = {"kind": kind, "parent": parent, "run_id": run_id}
             return publication.enter(self._db, self.files, draft, aside, facts, provenance or {}, born)
 
     # the gate's decisions

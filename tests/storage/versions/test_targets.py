@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text, update
 
-from storage.errors import NotFound, StoreError, UnknownDraft
-from storage.names import draft_of, line_name
+from storage.errors import BadInput, NotFound, StoreError, UnknownDraft
+from storage.names import draft_of, head_of, line_name
 from storage.records import RunState
 from storage.runs import ClaimTerms
 from storage.sql.tables import DraftRow, SampleRow
@@ -50,6 +50,11 @@ def test_each_target_has_a_line_with_its_own_number_0_and_current_version(store:
     assert (first.draft, second.draft) == ("default", "default@bbbbbbbb")
     assert first.number == second.number == 0 and draft_of(second.draft) == "default"
     assert store.versions.current("default", A) == first and store.versions.current("default", B) == second
+    head = store.versions.register_root(head_of(second.draft), folder(tmp_path, 5.0), target=B)
+    assert head.draft == "default@bbbbbbbb.head" and store.versions.current(head.draft) == head
+    for name in ("sql@bbbbbbbb", "sql@../x.head", "sql@../../bbbbbbbb.head"):
+        with pytest.raises(BadInput, match="cannot name a draft"):
+            store.versions.register_root(name, folder(tmp_path, 5.0), target=B)
     with pytest.raises(UnknownDraft):
         store.versions.current("default", C)
     assert store.versions.register_root("default", folder(tmp_path, 3.0), target=C).draft == line_name("default", C)
