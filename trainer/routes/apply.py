@@ -16,17 +16,14 @@ from router.classifier_models import prepare
 from storage.errors import BadInput, DuplicateRoute, WrongState
 from storage.insights.change import drift_advice
 from storage.records import Route
-from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
+from storage.routes.proposals import CANDIDATES, ProposalKind, ProposalState, RouteProposal
 from storage.store import Store
 from trainer.routes.topics import PromptReader
-
-FOLDER = "proposals"
-"""Folder below the data directory with the candidates of open proposals."""
 
 
 def candidates(store: Store) -> Path:
     """Return the folder in which each open split has the draft that was trained for it."""
-    folder = store.directory / FOLDER
+    folder = store.directory / CANDIDATES
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -89,7 +86,10 @@ def _split(store: Store, proposal: RouteProposal, name: str | None, who: str | N
     topics[route] = topics.pop(facts["name"])
     folder = candidates(store) / str(proposal.id)
     root = store.versions.register_root(route, folder, target=store.targets.newest())
-    pairs = [(topic, text) for topic, texts in topics.items() for text in texts]
+    taught = {text for _, text in store.examples.list()}  # those of other routes stay theirs
+    redacted = store.samples.redactor.text
+    pairs = [(topic, text) for topic, texts in topics.items() for text in texts
+             if topic == route or redacted(text) not in taught]  # fmt: skip
     prepare(store, store.examples.preview(pairs))  # here, and not beside serving
     store.routes.add(Route(route, route, {"topic": [route]}), who)
     store.examples.teach(pairs, who)

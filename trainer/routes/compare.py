@@ -93,7 +93,8 @@ def compare_routes(
     samples: Mapping[str, Sequence[RequestSamples]],
     device: torch.device, between: Callable[[], None] = lambda: None,
 ) -> DraftComparison | None:  # fmt: skip
-    """Compare two routes (name → draft, name → newest judging samples); None when one has none.
+    """Compare two routes (name → draft, name → newest judging samples); None when one has none, or a draft that reads
+    the target's hidden states.
 
     Raises WeightsDamaged, UnknownDraft.
     """
@@ -101,7 +102,10 @@ def compare_routes(
     if any(len(kept) < gate.min_requests for _, kept in judges.values()):
         return None
     target = store.targets.newest()
-    models = {draft: load_current(store, store.versions.current(draft, target), device) for draft in drafts.values()}
+    versions = {draft: store.versions.current(draft, target) for draft in drafts.values()}
+    if any(version.kind in FEATURE_KINDS for version in versions.values()):
+        return None
+    models = {draft: load_current(store, version, device) for draft, version in versions.items()}
     scores = {
         draft: {route: score(model, kept, between) for route, (_, kept) in judges.items()}
         for draft, model in models.items()

@@ -24,13 +24,14 @@ import torch
 from osd.models.vocabulary import load_tokenizer
 from osd.models.weights import write_full
 from router.clusters import Clusters
-from storage.errors import OsdError, UnknownDraft
+from storage.errors import OsdError
 from storage.insights.recent import judged_by_route
 from storage.insights.statistics import difference, rate
 from storage.records import RequestSamples, Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import GateSettings, Settings
 from storage.store import Store
+from storage.versions.feature_kinds import FEATURE_KINDS
 from trainer.devices import training_device
 from trainer.distil.checkpoints import new_folder
 from trainer.distil.step import NotFinite
@@ -69,10 +70,10 @@ def discover(store: Store, settings: Settings, search: Search) -> list[RouteProp
     found: list[RouteProposal] = []
     for draft in dict.fromkeys(route.draft for route in chosen):
         routes = [route.name for route in chosen if route.draft == draft]
-        try:
-            found += _splits(store, settings, search, draft, routes, device)
-        except UnknownDraft:
-            continue  # no server has given it weights yet: there is no traffic either
+        current = store.versions.find(draft, store.targets.newest())
+        if current is None or current.kind in FEATURE_KINDS:
+            continue  # no server has given it weights yet, so there is no traffic either; or it reads hidden states
+        found += _splits(store, settings, search, draft, routes, device)
         found += propose_for_adapters(store, settings, search, draft, chosen, device)
     found += _merges(store, settings, search, chosen, device)
     found += [proposal for route in chosen for proposal in _drift(store, search, route)]
@@ -140,7 +141,7 @@ def _propose(
         "name": offer.name, "draft": traffic.version.draft, "version": traffic.version.id, "routes": list(routes),
         "words": list(offer.words), "requests": len(offer.requests), "share": round(offer.share, 4),
         "separation": round(traffic.clusters.separation, 4), "evidence": offer.evidence, "examples": group,
-        "members": [s.request_id for s in offer.requests],
+        "members": [s.request_id for s in offer.requests], "tenants": sorted({s.tenant for s in offer.requests}),
     }  # fmt: skip
     proposal = store.proposals.add(ProposalKind.SPLIT, facts)
     parent = store.versions.folder(traffic.version)

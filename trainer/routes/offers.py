@@ -82,7 +82,7 @@ def read_traffic(
     target = store.targets.newest()
     version = store.versions.current(draft, target)
     current = load_current(store, version, device)
-    ids = store.samples.recent(limit=limit, routes=routes, target=target)
+    ids = store.samples.recent(version.draft, limit=limit, routes=routes)
     samples = Readable(vocab_size(current), positions_of(current)).among(store.samples.read(ids[::-1]))
     clusters = find_clusters([s.tokens.tolist() for s in samples], seed=seed)
     return Traffic(version, current, samples, clusters)

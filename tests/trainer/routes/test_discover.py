@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
+from sqlalchemy import update
 
 from storage.errors import BadInput, DuplicateRoute, UnknownProposal, WrongState
 from storage.records import Outcome, Route, new_id, now
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import Settings
+from storage.sql.tables import VersionRow
 from storage.store import Store
 from tests.storage import make
 from tests.trainer.routes.conftest import Domains, in_mixed_order, keep
@@ -94,6 +96,27 @@ def test_an_applied_split_is_a_draft_a_route_and_a_topic(found: Store) -> None:
     assert not (candidates(found) / str(proposal.id)).exists()
     with pytest.raises(WrongState):
         apply(found, proposal.id)
+
+
+def test_a_second_split_leaves_the_first_its_topic(found: Store) -> None:
+    """Each proposal knows the examples of all that were found with it, by the names that were made up for them."""
+    one, other = splits(found.proposals.list())
+    apply(found, one.id, name="mine")
+    first = found.examples.counts()["mine"]
+    apply(found, other.id, name="yours")
+    assert found.examples.counts() == {"mine": first, "yours": found.examples.counts()["yours"]}
+
+
+def test_who_shares_nothing_teaches_no_candidate(mixed: Store, settings: Settings) -> None:
+    mixed.tenants.allow("default", share=False)
+    traffic = read_traffic(mixed, "default", ["default"], 200, 0, torch.device("cpu"))
+    assert traffic.samples == []
+
+
+def test_drafts_that_read_hidden_states_are_left_out(mixed: Store, settings: Settings) -> None:
+    with mixed.db.session() as session:
+        session.execute(update(VersionRow).values(kind="eagle"))
+    assert splits(discover(mixed, settings, Search())) == []
 
 
 def test_a_name_that_is_taken_changes_nothing(found: Store) -> None:
