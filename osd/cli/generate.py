@@ -153,12 +153,20 @@ class RequestMaker:
             max_new_tokens=self.asked.max_tokens,
             sampling=self.sampling,
             stop=tuple(self.asked.stop or ()),
-            route=prompt.fields.get("route", self.route),
-            tenant=prompt.fields.get("tenant", self.keeping.tenant),
+            route=_text(prompt, "route") or self.route,
+            tenant=_text(prompt, "tenant") or self.keeping.tenant,
             learn=self.keeping.learn,
             text=prompt.text,
             language=language if isinstance(language, str) else None,
         )
+
+
+def _text(prompt: Prompt, name: str) -> str | None:
+    """Return a line's own field; None where it has none. Raises BadRequest where it is no text."""
+    value = prompt.fields.get(name)
+    if not isinstance(value, str | None):
+        raise BadRequest(field=name, reason=f"{value!r} is no text")
+    return value
 
 
 def serve(engine: Engine, requests: RequestMaker, source: Path | Prompt) -> int:

@@ -91,6 +91,11 @@ def choose_pair(
     return PairNames(str(SHIPPED / "target"), str(SHIPPED / "draft"), shipped=True, universal=drafter == UNIVERSAL)
 
 
+def named_target(serve: ServeSettings) -> str:
+    """Return the target, where no draft is needed. Raises BadSetting for a draft that is named without a target."""
+    return serve.target or choose_pair(serve).target
+
+
 def draft_in_store(names: PairNames, store: Store) -> PairNames:
     """Return the pair with the folder of number 0 in place of the name of a draft that the store has for this target.
 

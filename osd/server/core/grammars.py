@@ -29,7 +29,9 @@ class GrammarQueue:
         """Yield the jobs of each call whose grammar is compiled by now, or the error of one that cannot be."""
         waiting, self._waiting = self._waiting, []
         for jobs, future in waiting:
-            if jobs and not future.done():  # asked once: it may be done by the next look
+            if not jobs:  # they were ended meanwhile
+                continue
+            if not future.done():  # asked once: it may be done by the next look
                 self._waiting.append((jobs, future))
                 continue
             error = None

@@ -22,6 +22,8 @@ SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Refer
 ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 NO_KEY = "nobody (no key)"
 """Who acts, in the audit trail, where callers need no key."""
+JSON = re.compile(r"application/([\w.-]+\+)?json")
+"""Media types whose bodies are read as JSON."""
 LOCAL = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 
 
@@ -77,7 +79,8 @@ class Guard:
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length[:18]) > self.limit:
             raise BodyTooLarge(limit=self.limit)
-        if scope["method"] == "POST" and "json" not in headers.get("content-type", ""):
+        media = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if scope["method"] == "POST" and not JSON.fullmatch(media):
             raise ApiError(reason="Send `Content-Type: application/json`.", code="unsupported_media_type")
 
 

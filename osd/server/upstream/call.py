@@ -91,7 +91,7 @@ class UpstreamCall:
                 raise ApiError(reason=reason, param=f"osd.{lacks}", code="unsupported_parameter")
             del changed["osd"]
         if replica.own and not self.learn and "osd" in changed:
-            changed["osd"] = {**changed["osd"], "learn": False}
+            changed["osd"] = {**(changed["osd"] or {}), "learn": False}
         if self.hides_usage:
             changed["stream_options"] = {**(changed.get("stream_options") or {}), "include_usage": True}
         return self.body if changed == self.asked else json.dumps(changed).encode()

@@ -38,7 +38,7 @@ class StreamTally:
         *events, self._open = (self._open + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
         self._last = next((event for event in reversed(events) if b"data:" in event), self._last)
         if self._hides:  # a part of an event is held back
-            chunk = b"".join(event + b"\n\n" for event in events if not _is_usage(event))
+            chunk = b"".join(left + b"\n\n" for event in events if (left := _without_usage(event)))
         if chunk:
             self.whole = chunk.endswith((b"\n\n", b"\r\n\r\n"))
         return chunk
@@ -84,8 +84,13 @@ def _count(usage: dict[str, Any], *names: str) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _is_usage(event: bytes) -> bool:
+def _without_usage(event: bytes) -> bytes:
+    """Return an event without the usage that a chunk without choices tells; nothing where it tells no metrics, which
+    come where they were asked for."""
     if not event.startswith(b"data: {") or b'"usage"' not in event:
-        return False
+        return event
     said = parsed(event[6:]) or {}
-    return bool(said.get("usage")) and not said.get("choices")
+    if not said.get("usage") or said.get("choices"):
+        return event
+    del said["usage"]
+    return b"data: " + json.dumps(said).encode() if "metrics" in said else b""

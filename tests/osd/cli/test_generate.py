@@ -60,16 +60,19 @@ def test_a_broken_line_is_named_and_the_others_go_on(osd, tmp_path: Path):
         '{"prompt": "one", "id": 7}',
         '{"prompt": ',
         '{"prompt": "three", "route": "nowhere"}',
-        '{"prompt": "four"}',
+        '{"prompt": "four", "tenant": null, "route": null}',
+        '{"prompt": "five", "tenant": 7}',
+        '{"prompt": "six", "route": ["a"]}',
     ]
     (tmp_path / "asked.jsonl").write_text("\n".join(lines))
     done = osd("generate", "--prompts", "asked.jsonl", "--max-tokens", 4, "--json", "--no-learn")
     said = {row["line"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert done.exit_code == 2
-    assert sorted(said) == [1, 2, 3, 4]
+    assert sorted(said) == [1, 2, 3, 4, 5, 6]
     assert (said[1]["id"], said[1]["tokens"], said[4]["tokens"]) == (7, 4, 4)
     assert "line 2 is not JSON" in said[2]["error"]
     assert "'nowhere'" in said[3]["error"]
+    assert "tenant: 7 is no text" in said[5]["error"] and "route: ['a'] is no text" in said[6]["error"]
     assert "line 2" in done.stderr
 
 

@@ -173,6 +173,11 @@ def test_a_foreign_name_for_this_machine_is_refused(server: Server) -> None:
     for url in (server.admin_url + "/admin/drafts/promote", server.url + TEXT):
         form = httpx.post(url, data={"version": "x"}, timeout=PATIENCE)
         assert (form.status_code, form.json()["error"]["code"]) == (400, "unsupported_media_type")
+    for kind in ("text/json", "application/x-ndjson", "text/plain; x=json"):
+        other = httpx.post(
+            server.url + TEXT, content='{"prompt": "a"}', headers={"content-type": kind}, timeout=PATIENCE
+        )
+        assert (other.status_code, other.json()["error"]["code"]) == (400, "unsupported_media_type")
     asked = {"origin": "https://evil.example", "access-control-request-method": "POST"}
     preflight = httpx.options(server.url + TEXT, headers=asked, timeout=PATIENCE)
     assert "access-control-allow-origin" not in preflight.headers

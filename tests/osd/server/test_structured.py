@@ -231,3 +231,5 @@ def test_a_grammar_that_is_compiled_between_two_looks_is_not_lost() -> None:
     waiting.put(Grammar("regex", "a", "guided_regex"), [job])
     assert list(waiting.take()) == [] and len(waiting) == 1
     assert list(waiting.take()) == [([job], None)] and job.compiled == "compiled" and len(waiting) == 0
+    waiting.put(Grammar("regex", "a", "guided_regex"), [job])
+    assert waiting.remove(job) and [*waiting.take(), *waiting.take()] == [], "a call that has ended is nobody's"

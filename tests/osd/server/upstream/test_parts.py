@@ -170,6 +170,13 @@ def test_a_chunk_with_usage_and_text_is_not_taken_out() -> None:
     assert StreamTally(hides_usage=True).push(event) == event
 
 
+def test_metrics_beside_usage_pass_without_it() -> None:
+    said = {"choices": [], "usage": {"prompt_tokens": 1}, "osd": {"route": ["r"]}, "metrics": {"steps": 2}}
+    passed = StreamTally(hides_usage=True).push(f"data: {json.dumps(said)}\n\n".encode())
+    del said["usage"]
+    assert parsed(passed[6:]) == said
+
+
 @pytest.mark.parametrize(
     ("body", "found"),
     [

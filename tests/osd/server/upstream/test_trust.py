@@ -135,6 +135,8 @@ def test_who_does_not_consent_is_not_learned_from(keyed: Server, fake: FakeRepli
         lambda: (told(osd={"learn": True}), fake.asked[-1].json.get("osd"))[1] == {"learn": False},
         "in the body too",
     )
+    told(osd=None)
+    assert fake.asked[-1].json["osd"] == {"learn": False}
 
 
 def test_tokens_a_minute_count_streams_whose_usage_the_client_did_not_ask_for(keyed: Server, fake: FakeReplica) -> None:
