@@ -18,7 +18,7 @@ from rich.progress import SpinnerColumn, TextColumn
 from osd.cli.command import CommandGroup
 from osd.cli.context import CommandContext
 from osd.cli.out import Output, columns, count, counted, note, print_facts, print_json, print_table, say, share, size
-from osd.server.start import choose_pair
+from osd.server.start import named_target
 
 if TYPE_CHECKING:
     from osd.drafters.ngram.corpus import Batch, Builder
@@ -72,7 +72,7 @@ def build(here: CommandContext, options: CorpusOptions, output: Output) -> None:
     begun, out = time.perf_counter(), options.out
     settings = TableSettings(options.order, options.memory << 20, options.half_life)
     _require_sources(options)
-    encoder = Encoder(options.tokenizer or Path(choose_pair(here.settings.serve).target))
+    encoder = Encoder(options.tokenizer or Path(named_target(here.settings.serve)))
     builder = _builder(options, encoder)
     already, read = builder.progress.bytes, partial(_read, here, encoder, options.fields)
     with told_bar() as tell:

@@ -94,10 +94,10 @@ def gain(
 def _target(asked: Path | None, here: CommandContext) -> ModelSize | None:
     """Return the target's size; None where only its hub name is known. Raises BadSetting for a folder without
     weights."""
-    from osd.server.start import choose_pair
+    from osd.server.start import named_target
     from storage.versions.feature_kinds import model_size
 
-    found = model_size(asked or Path(choose_pair(here.settings.serve).target))
+    found = model_size(asked or Path(named_target(here.settings.serve)))
     if found is None and asked is not None:
         raise BadSetting(source="option", key="--target", reason=f"there are no .safetensors files in {asked}")
     return found

@@ -13,7 +13,7 @@ from osd.cli.context import CommandContext
 from osd.cli.options import Count, Folder, Id, Moment, Name, span
 from osd.cli.out import NUMBER, TIME, Format, Row, TableOutput, columns
 from osd.cli.stats import OutcomeFilter, app
-from osd.server.start import choose_pair
+from osd.server.start import named_target
 from storage.errors import BadSetting
 from storage.records import DEFAULT_DRAFT
 
@@ -221,8 +221,8 @@ def tokenizer_file(folder: Path | None, serve: ServeSettings) -> Path | None:
         if not (folder / FILE).is_file():
             raise BadSetting(source="option", key="--tokenizer", reason=f"there is no {FILE} in {folder}")
         return folder / FILE
-    pair = choose_pair(serve)
-    return next((file for name in (pair.target, pair.draft) if (file := Path(name) / FILE).is_file()), None)
+    names = named_target(serve), serve.draft
+    return next((file for name in names if name and (file := Path(name) / FILE).is_file()), None)
 
 
 def token_text(file: Path | None) -> Text:

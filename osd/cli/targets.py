@@ -76,6 +76,7 @@ def forget(here: CommandContext, name: TargetArgument, consent: Confirmation) ->
     with here.store() as store:
         digest = store.targets.named(name)
         consent.ask(f"Forget {digest[:SHORT]}, and delete what it answered? This cannot be undone.")
-        store.targets.forget(digest)
+        store.targets.require_old(digest)
         gone = store.samples.purge(target=digest)
+        store.targets.forget(digest)  # the last step: what was interrupted is found by its name again
     note(f"{digest[:SHORT]} is forgotten, and {count(gone.requests)} requests.")

@@ -145,14 +145,18 @@ class TargetLedger(Repository):
     def forget(self, digest: str) -> None:
         """Forget a target, and that others succeed it: nothing is inherited from it any more. Raises NotFound, and
         BadInput for the one that served last."""
-        if digest == self.newest():
-            raise BadInput(reason=f"{digest[:SHORT]} served last; a target is forgotten once another serves.")
+        self.require_old(digest)
         with self._db.session() as session:
             row = _get(session, digest)
             audit.note(session, "targets forget", digest, {}, {"name": row.name, "predecessor": row.predecessor})
             heirs = update(TargetRow).where(TargetRow.predecessor == digest)
             session.execute(heirs.values(predecessor=row.predecessor))
             session.execute(delete(TargetRow).where(TargetRow.digest == digest))
+
+    def require_old(self, digest: str) -> None:
+        """Raise BadInput for the target that served last."""
+        if digest == self.newest():
+            raise BadInput(reason=f"{digest[:SHORT]} served last; a target is forgotten once another serves.")
 
     def newest(self) -> str | None:
         """Return the digest of the target that began to serve last; None before the first."""

@@ -80,6 +80,11 @@ def test_without_a_tokenizer_it_is_that_of_the_pair(osd: Osd, lines: Path, tmp_p
     assert build(osd, lines, "--out", tmp_path / "c")["documents"] == 700
 
 
+def test_a_target_that_is_named_alone_is_enough(osd: Osd, lines: Path, tmp_path: Path) -> None:
+    done = osd("corpus", "build", lines, "--out", tmp_path / "c", OSD_SERVE__TARGET=str(SHIPPED / "target"))
+    assert done.exit_code == 0, done.stderr
+
+
 def test_coverage_is_counted_as_by_hand(osd: Osd, lines: Path, tokenizer: Path, tmp_path: Path) -> None:
     build(osd, lines, "--tokenizer", tokenizer, "--out", tmp_path / "c", "--order", "3")
     shown = json.loads(osd("corpus", "stats", tmp_path / "c", "--json").stdout)

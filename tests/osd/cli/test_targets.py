@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from storage.replay.samples import SampleStore
 from tests.storage.make import samples
 
 A, B, C = (letter * 64 for letter in "abc")
@@ -32,6 +33,15 @@ def test_succeed_show_forget(osd, filled, targets):
     assert targets.ancestors(B) == [] and not filled.store.samples.kept(["r0", "r1"])
     trail = [(line.action, line.subject) for line in filled.store.trail.history(limit=2)]
     assert trail == [("targets forget", A), ("targets succeed", B)]
+
+
+def test_forgetting_that_was_interrupted_is_done_again(osd, filled, targets, monkeypatch):
+    filled.store.samples.add([samples(1, target=A)])
+    with monkeypatch.context() as broken:
+        broken.setattr(SampleStore, "purge", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert osd("targets", "forget", "aa", "--yes").exit_code != 0
+    assert osd("targets", "forget", "aa", "--yes").exit_code == 0
+    assert not filled.store.samples.kept(["r1"])
 
 
 def test_what_cannot_be_is_refused_by_a_sentence(osd, targets):
