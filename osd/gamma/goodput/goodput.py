@@ -330,9 +330,10 @@ class GoodputController:
             return
         drafting = prices.draft[min(self.passes, self._maximum)] + prices.verify[min(drafted, len(prices.verify) - 1)]
         took, keep = rounds + drafting, (1 - 1 / given.patience) ** rounds
-        self._gained = keep * self._gained + (1 - keep) * emitted / (batch * rounds)
+        whole = emitted + (batch - len(self._rows)) * rounds  # rows of other rules wait too; they count as plain
+        self._gained = keep * self._gained + (1 - keep) * whole / (batch * rounds)
         self._spent = keep * self._spent + (1 - keep) * took / rounds
         self.speedup = max(1.0, self._gained / self._spent)
         share = given.share / 2 if self._trying else given.share
-        won = emitted - batch * (took + self._reading) + share * emitted
+        won = whole - batch * (took + self._reading) + share * emitted
         self.credit = min(self.credit + won, 4 * (given.stake + batch))

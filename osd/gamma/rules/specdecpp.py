@@ -54,8 +54,6 @@ class SpecDecRow:
     def next_gamma(self, batch: int) -> int:
         """Return as many tokens as may be drafted; the head ends the round."""
         self._kept, self._said = 1.0, []
-        if self._controller.by_costs and self._controller.by_costs.rests(batch):
-            return 0
         return self._controller.longest if self._has_head else self._controller.initial
 
     def decide(self, drafted: int, signal: float) -> DraftDecision:
@@ -111,7 +109,7 @@ class CostThreshold:
         return expected(*self._told.look(log_odds(signal), [0.0, 0.0], [0.0, 0.0]))
 
     def rests(self, batch: int) -> bool:
-        """Return whether a row's round goes without a draft."""
+        """Return whether a round goes without drafts."""
         self._look_up(batch)
         if self._left == 0 and self._gained < self._spent:
             self._left = REST
@@ -166,6 +164,13 @@ class SpecDecController(RowByRow):
     def start(self) -> SpecDecRow:
         """Return the state of a new request."""
         return SpecDecRow(self)
+
+    def plan(
+        self, rows: Sequence[SpecDecRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
+    ) -> list[int]:
+        """Return the most tokens to draft for each row: none, where costs decide, in rounds that rest."""
+        lengths = super().plan(rows, rooms, batch, unread)
+        return [0] * len(rows) if self.by_costs and self.by_costs.rests(batch) else lengths
 
     def should_continue(self, rows: Sequence[Any], drafted: int, signals: Sequence[float]) -> list[DraftDecision]:
         """Apply Algorithm 1."""

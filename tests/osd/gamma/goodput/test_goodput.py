@@ -30,19 +30,22 @@ def rule_of(batch: int) -> GoodputController:
 
 
 def play(
-    accepts: float, batch: int, rounds: int, seed: int = 0, sure: bool = True, rule: GoodputController | None = None
-) -> tuple[float, list[int]]:
+    accepts: float, batch: int, rounds: int, seed: int = 0, sure: bool = True, rule: GoodputController | None = None,
+    own: int | None = None,
+) -> tuple[float, list[int]]:  # fmt: skip
     """Tokens a millisecond ÷ plain decoding's, and tokens drafted, round by round; the draft is as sure of a token
-    as it is likely to be accepted, or (not ``sure``) always nearly certain."""
-    chance, rule = random.Random(seed), rule or rule_of(batch)
+    as it is likely to be accepted, or (not ``sure``) always nearly certain. ``own`` of the batch's rows are the rule's,
+    the others decode plainly."""
+    chance, rule, own = random.Random(seed), rule or rule_of(batch), own or batch
     costs = rule.joint
-    rows = [rule.start() for _ in range(batch)]
+    rows = [rule.start() for _ in range(own)]
     tokens, ms, drafted = 0, 0.0, []
     for _ in range(rounds):
-        lengths, passes = rule.plan(rows, [99] * batch, batch), 0
+        lengths, passes = rule.plan(rows, [99] * own, batch), 0
+        tokens += batch - own
         while passes < max(lengths):
             passes += 1
-            going = [i for i in range(batch) if lengths[i] >= passes]
+            going = [i for i in range(own) if lengths[i] >= passes]
             signals = [(accepts if sure else 0.97, 5) for _ in going]
             for i, go in zip(going, rule.should_continue([rows[i] for i in going], passes, signals), strict=True):
                 if go is not DraftDecision.ON:
@@ -57,6 +60,15 @@ def play(
             row.observe(Observation(length, length, taken, [chance.randrange(40)]))
         costs.observe_verify(batch, batch + drafted[-1], PLAIN + TOKEN * drafted[-1])
     return tokens * PLAIN / (batch * ms), drafted
+
+
+@pytest.mark.parametrize("own", [2, 4, 7])
+def test_rows_of_other_rules_in_the_batch_are_not_held_against_drafts(own: int) -> None:
+    """Each request with a gamma of its own, each draft beside the first, has another rule."""
+    speed, drafted = play(0.9, 8, 600, own=own)
+    assert speed > 1 + 0.08 * own and sum(drafted[-100:]) > 100 * own
+    speed, drafted = play(0.01, 8, 300, own=own)
+    assert speed > 0.97 and sum(drafted[-50:]) < 0.1 * 50 * own
 
 
 @pytest.mark.parametrize("batch", [1, 8])

@@ -121,3 +121,17 @@ def test_h_from_costs_is_about_the_best_in_hindsight(chances: list[float], draft
 
 def test_with_h_from_costs_it_rests_where_drafts_do_not_pay() -> None:
     assert world([0.1], 3.0, "costs") > 0.94 > 0.7 > world([0.1], 3.0, 0.7)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_rests_are_rounds_however_many_rows_there_are(batch: int) -> None:
+    controller = SpecDecController("costs", initial=4, maximum=12)
+    rows = [controller.start() for _ in range(batch)]
+    drafting = []
+    for _ in range(400):
+        lengths = controller.plan(rows, [99] * batch, batch)
+        assert len(set(lengths)) == 1
+        drafting.append(lengths[0] > 0)
+        for row, length in zip(rows, lengths, strict=True):
+            row.observe(Observation(1, length, -1 if length else 0))  # it loses whatever passes cost
+    assert 0.05 < sum(drafting) / len(drafting) < 0.15, "8 rounds try after 64 that rest"
