@@ -139,6 +139,7 @@ class SequenceState:
         are accepted, which changes nothing at temperature 0."""
         self.controller, self.gamma_state = controller, controller.start()
         self.lossy = "" if self.greedy else lossy
+        self.rule = lossy_name(controller.name, self.lossy)
 
     @property
     def length(self) -> int:
@@ -207,7 +208,7 @@ class SequenceState:
             route=self.route,
             tenant=self.request.tenant,
             draft_version=version,
-            controller=lossy_name(self.controller.name, self.lossy),
+            controller=self.rule,
             finished_at=now(),
             requests=int(last),
             rounds=len(rounds),

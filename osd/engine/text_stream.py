@@ -26,6 +26,7 @@ class TextStream:
         self._special = {token: stop for stop in request.stop if (token := detokenizer.special.get(stop)) is not None}
         """Special tokens that are stop strings, which decoding may leave out."""
         self._end_tokens = end_tokens(request, eos_ids, detokenizer)
+        self._masked = self._end_tokens - self._special.keys()
         self._going_on = request.min_tokens
         """Tokens still to come at which it does not end."""
         self.ended = False
@@ -66,11 +67,13 @@ class TextStream:
         return self._show(len(self.text))
 
     def _go_on(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Append the first tokens, which end nothing; return the others."""
+        """Append the first tokens, which end nothing; return the others. End tokens are masked there: where one comes,
+        a grammar leaves nothing else, and the text ends."""
         first = tokens[: self._going_on]
-        self._going_on -= len(first)
-        self.text += self._decoder.push(first)
-        return tokens[len(first) :]
+        count = next((place for place, token in enumerate(first) if token in self._masked), len(first))
+        self._going_on = self._going_on - count if count == len(first) else 0
+        self.text += self._decoder.push(first[:count])
+        return tokens[count:]
 
     def _end(self, token: int | None = None) -> None:
         """End the text, with the token that ends it where that is part of it."""

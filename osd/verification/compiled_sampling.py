@@ -103,7 +103,7 @@ def read_off(logits: Tensor, embedding: Tensor | None, acceptance: Acceptance | 
     choices, numbers = np.empty(len(logits), np.int64), np.empty((2, len(logits)), np.float32)
     if embedding is None or acceptance is None:
         embedding, acceptance = logits, None
-    lines = [each[:, 0].contiguous().numpy() for each in (logits, embedding)]
+    lines = [each[:, 0].float().contiguous().numpy() for each in (logits, embedding)]
     compiled.read_off(*lines, *(acceptance or NO_ACCEPTANCE), choices, *numbers)
     peaks, chances = numbers.tolist()
     return ReadOff(torch.from_numpy(choices), peaks, chances if acceptance else None)

@@ -13,6 +13,7 @@ matcher, derives from :class:`StatefulProcessor`, which takes tokens back and ad
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -185,17 +186,22 @@ class ForcedTokens:
             logits[self._tokens] = 0.0
 
 
+MOST_GROWTH = 1e30
+"""What an end token's logit grows by at most: nothing else is drawn long before, and it stays a number."""
+
+
 class EndTokenGrowth:
     """Raises the logits of end tokens beyond ``begin`` tokens, prompt included: by ``factor`` to the power of what the
     text has beyond them (exponential_decay_length_penalty)."""
 
     def __init__(self, tokens: Iterable[int], begin: int, factor: float) -> None:
         self._tokens, self._begin, self._factor = list(tokens), begin, factor
+        self._most = math.log(MOST_GROWTH) / math.log(factor) if factor > 1 else math.inf
 
     def apply(self, logits: Tensor, text: Sequence[int], drafted: Sequence[int]) -> None:
         """Raise them; see :class:`osd.verification.logits_processors.LogitsProcessor`."""
         beyond = len(text) + len(drafted) - self._begin
         if beyond > 0:
             scores = logits[self._tokens]
-            growth = (scores.abs() * (self._factor**beyond - 1)).masked_fill(~scores.isfinite(), 0.0)
+            growth = (scores.abs() * (self._factor ** min(beyond, self._most) - 1)).masked_fill(~scores.isfinite(), 0.0)
             logits[self._tokens] = scores + growth

@@ -207,7 +207,8 @@ def test_a_grammar_comes_before_what_would_leave_nothing_of_it() -> None:
     """`min_tokens` and bad words hold as far as the grammar has other texts."""
     pair = grammar_pair()
     request = Request(PROMPT, 30, grammar=Grammar("choice", '["ab"]'), min_tokens=20)
-    [completion] = engine_of(pair, "causal", {}).run([request])
-    assert (completion.text, completion.finish_reason) == ("ab", "stop")
+    for stop in ((), ("zz",)):
+        [completion] = engine_of(pair, "causal", {}).run([replace(request, stop=stop)])
+        assert (completion.text, completion.finish_reason) == ("ab", "stop")
     with pytest.raises(BadRequest, match="ignore_eos"):
         engine_of(pair, "causal", {}).submit(replace(request, ignore_eos=True))

@@ -75,6 +75,20 @@ def test_sequences_go_on_in_another_engine_and_are_read_again(
         assert list(done[request.id].tokens) == said + rest
 
 
+def test_what_is_cancelled_before_it_was_read_again_ends_alone(session: MovingTarget, tmp_path: Path) -> None:
+    asked = [Request(prompt, LENGTH, ignore_eos=True) for prompt in prompts(3, seed=4, longest=60)]
+    for request in asked:
+        session.engine.submit(request)
+    while not all(row.rounds for row in session.engine.sequences):
+        session.engine.step()
+    rows = session.engine.hand_over()
+    engine = session.move(session.load(str(tmp_path / "two")))
+    engine.take_over(rows)
+    engine.cancel(asked[0].id)
+    reasons = {one.request.id: one.finish_reason for one in finish(engine)}
+    assert reasons == {asked[0].id: "cancelled", asked[1].id: "length", asked[2].id: "length"}
+
+
 def finish(engine: Engine) -> Iterator[Completion]:
     while engine.busy:
         yield from (each.completion for each in engine.step() if each.completion)

@@ -200,6 +200,8 @@ def test_what_is_read_off_logits(rows: int, depth: int) -> None:
     assert read_off.choices.tolist() == logits[:, 0].argmax(-1).tolist()
     assert read_off.peaks == pytest.approx(logits[:, 0].softmax(-1).amax(-1).tolist(), rel=1e-5)
     assert read_off.chances == pytest.approx(head(embedding[:, 0]).tolist(), rel=1e-4)
+    half = compiled_sampling.read_off(logits, embedding.bfloat16(), head.arrays)
+    assert half is not None and half.chances == pytest.approx(read_off.chances, rel=0.1)
     for nobody in (
         compiled_sampling.read_off(logits, embedding, None),
         compiled_sampling.read_off(logits, None, head.arrays),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import transformers as tf
 from hypothesis import given
@@ -81,6 +82,14 @@ def test_masks_of_tokens(text: list[int], seed: int, ids: list[int], length: int
     ]
     for ours, theirs in pairs:
         agree(ours, theirs, text, seed)
+
+
+@pytest.mark.parametrize("length", [9, 300, 5000])
+def test_ends_grow_and_stay_numbers(length: int) -> None:
+    logits = torch.tensor([-3.0, -torch.inf, 2.0])
+    EndTokenGrowth([0, 1], 5, 1.6).apply(logits, [2] * length, [])
+    assert logits[0].isfinite() and logits[0] > -3.0 and logits[1] == -torch.inf
+    assert logits.softmax(-1).isfinite().all()
 
 
 @given(TEXTS, SEEDS, st.integers(0, 14), st.floats(-2, 2), st.floats(-2, 2))
