@@ -124,10 +124,10 @@ class Decoder:
         compiled = self._compiled(fed)
         if compiled and compiled.trusted:
             return compiled(tokens, self.cache, fed, last)
+        said = compiled(tokens, self.cache, fed, last) if compiled else None  # first: what is cached is forward's
         self._aim(fed, tokens.shape[1])
         logits = self.forward(tokens, self.cache, last)
-        if compiled:
-            said = compiled(tokens, self.cache, fed, last)
+        if compiled and said is not None:
             width, counts = (tokens.shape[1], fed.counts) if last is None else (1, [1] * len(fed.counts))
             trusted = compiled.compare(_scored(said, width, counts), _scored(logits, width, counts), counts)
             self.quicker = trusted and compiled.waited

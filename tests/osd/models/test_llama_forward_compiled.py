@@ -192,6 +192,31 @@ def test_it_is_never_used_where_it_says_something_else(wrong: float, caplog: pyt
 
 
 @torch.inference_mode()
+def test_a_pass_that_is_refused_leaves_nothing_in_the_cache() -> None:
+    """Its keys and values would be wrong for all that follows."""
+    decoder, plain = decoder_of("llama", trusted=None), decoder_of("llama", trusted=False)
+    compiled = compiled_of(decoder)
+    climb = compiled._climb
+    compiled._climb = lambda tokens, *rest: climb(tokens ^ 1, *rest)  # type: ignore[method-assign]
+    for place in (9, 10, 11):
+        assert torch.equal(decoder.logits(some(1, 1, place), [place]), plain.logits(some(1, 1, place), [place]))
+    assert compiled.trusted is False
+
+
+@torch.inference_mode()
+def test_hidden_states_are_of_the_pass_whose_logits_count() -> None:
+    """A compiled pass packs rows of different counts, the other pass of these does not."""
+    counts, starts = [2, 3], [9, 5]
+    found = []
+    for trusted in (None, False):
+        decoder = decoder_of("llama", trusted=trusted)
+        decoder.cache.wants_embedding = True
+        found.append(decoder.scored(some(2, 3, 0), starts, counts))
+    assert found[0].hidden is not None and torch.equal(found[0].hidden, found[1].hidden)
+    assert torch.equal(found[0].first(1, 3), found[1].first(1, 3))
+
+
+@torch.inference_mode()
 def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = decoder_of("llama", trusted=True)
     compiled, cache = compiled_of(decoder), decoder.cache
