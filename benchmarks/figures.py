@@ -5,8 +5,8 @@ Its interval is value ± t · error, with Student's t for 95 % at the number of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -85,10 +85,22 @@ def jackknife(value: Callable[[npt.NDArray[np.bool_]], float], count: int) -> Pa
 
 
 def least(figures: Iterable[PaperFigure]) -> PaperFigure:
-    """Return the figure of the lowest value."""
-    return min(figures, key=lambda figure: figure.value)
+    """Return the lowest value; its interval begins where the first of all intervals does."""
+    some = list(figures)
+    lowest = min(some, key=lambda figure: figure.value)
+    return _reaching(lowest, [lowest.value - one.value + one.reach for one in some if one.reach is not None], len(some))
 
 
 def farthest(figures: Iterable[PaperFigure], place: float) -> PaperFigure:
-    """Return the figure whose value is farthest from a place."""
-    return max(figures, key=lambda figure: abs(figure.value - place))
+    """Return the value that is farthest from a place; its interval reaches as far from there as any."""
+    some = list(figures)
+    last = max(some, key=lambda figure: abs(figure.value - place))
+    off = [abs(one.value - place) - abs(last.value - place) + one.reach for one in some if one.reach is not None]
+    return _reaching(last, off, len(some))
+
+
+def _reaching(figure: PaperFigure, reaches: Sequence[float], count: int) -> PaperFigure:
+    """Return a figure whose interval reaches as far as the widest; with no known error where not all have one."""
+    unit = PaperFigure(0.0, 1.0, figure.count).reach
+    known = len(reaches) == count and (unit or not max(reaches))
+    return replace(figure, error=max(reaches) / (unit or 1.0) if known else None)

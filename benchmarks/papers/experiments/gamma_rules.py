@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.figures import PaperFigure, exact, farthest, jackknife, least, ratio_of_sums
+from benchmarks.figures import PaperFigure, farthest, jackknife, least, ratio_of_sums
 from benchmarks.gamma.costed import CostedTexts, Floats
 from benchmarks.gamma.simulate import Make
 from benchmarks.papers.experiment import Curve, PaperExperiment, PaperFindings, PapersBench, Picture, Rows
@@ -135,16 +135,22 @@ class AdaptiveMethods(PaperExperiment):
 
     def _acceptance_gap(self, arms: Mapping[str, Mapping[int, CostedTexts]]) -> PaperFigure:
         """Return Q-learning's acceptance less the highest of the others'."""
-        rates = {name: _accepted_of_drafted(list(arms[name].values())) for name in self.methods}
-        ours = rates.pop("RL-based")
-        error = np.hypot(ours.error or 0, rates["analytic"].error or 0)
-        gap = ours.value - max(each.value for each in rates.values())
-        return PaperFigure(gap, float(error) or None, rates["analytic"].count)
+        sums = {name: _sums(list(arms[name].values())) for name in self.methods}
+        ours = sums.pop("RL-based")
+
+        def gap(kept: npt.NDArray[np.bool_]) -> float:
+            return _share(*ours, kept) - max(_share(*each, kept) for each in sums.values())
+
+        return jackknife(gap, len(ours[0]))
 
 
-def _accepted_of_drafted(some: Sequence[CostedTexts]) -> PaperFigure:
-    accepted, drafted = (np.sum(each, axis=0) for each in ([r.accepted for r in some], [r.drafted for r in some]))
-    return ratio_of_sums(accepted, drafted) if drafted.sum() else exact(0.0)
+def _sums(some: Sequence[CostedTexts]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return accepted and drafted tokens of each text, over several runs."""
+    return np.sum([r.accepted for r in some], axis=0), np.sum([r.drafted for r in some], axis=0)
+
+
+def _share(accepted: npt.NDArray[np.float64], drafted: npt.NDArray[np.float64], kept: npt.NDArray[np.bool_]) -> float:
+    return float(accepted[kept].sum() / max(1.0, drafted[kept].sum()))
 
 
 class Histories(PaperExperiment):

@@ -4,7 +4,7 @@ prompts; and the memory of its matrix against REST's datastore of the same corpu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,17 @@ class TreesExperiment(PaperExperiment):
         plan = TreesPlan(corpus=(self.corpus(bench, out),), max_tokens=self.tokens, answers=0, out=out)
         return measure_trees(plan, bench.pair, bench.sets(self.texts, self.tokens), bench.settings, bench.watch)[1]
 
-    def corpus(self, bench: PapersBench, folder: Path) -> Path:
-        """Write prompts of the same kinds, none of them measured, with the target's greedy answers."""
+    def corpus(self, bench: PapersBench, folder: Path, measured: Collection[str] = ()) -> Path:
+        """Write prompts of the same kinds, none of them measured, with the target's greedy answers. ``measured``: those
+        that are beside the bench's own."""
         path, pair = folder / "corpus.jsonl", bench.pair
         if path.exists():
             return path
         bench.watch.at("the target answers, for the corpus")
         limit = bench.longest(self.corpus_tokens)
         others = bench.others(self.corpus_texts, self.texts).values()
-        texts = [text for some in others for text in some if len(encode(pair.tokenizer, text)) < limit]
+        unseen = [text for some in others for text in some if text not in measured]
+        texts = [text for text in unseen if len(encode(pair.tokenizer, text)) < limit]
         alone = bench.settings.changed(gamma={"rule": "fixed", "initial": 0}, serve={"max_batch": 8, "record": "off"})
         contender = osd_contender("alone", pair, alone, self.corpus_tokens)
         answers = contender.decode([encode(pair.tokenizer, text) for text in texts])
@@ -165,12 +167,14 @@ class Categories(TreesExperiment):
     def _categories(self, bench: PapersBench, texts: Mapping[str, Sequence[str]]) -> Lines:
         """Time prompts of each category, those alone of which there are enough."""
         out, pair, longest = bench.folder(self.named("trees-categories")), bench.pair, bench.longest(self.tokens)
-        known = Knowledge(read_texts(pair, [self.corpus(bench, out)]))
-        sets: dict[str, list[Tokens]] = {}
+        sets, measured = dict[str, list[Tokens]](), set[str]()
         for name, some in texts.items():
-            fitting = [tokens for text in some if len(tokens := encode(pair.tokenizer, text)) <= longest]
+            read = ((text, encode(pair.tokenizer, text)) for text in some)
+            fitting = [(text, tokens) for text, tokens in read if len(tokens) <= longest][: self.texts]
             if len(fitting) >= min(self.texts, 2):
-                sets[name] = fitting[: self.texts]
+                sets[name] = [tokens for _, tokens in fitting]
+                measured |= {text for text, _ in fitting}
+        known = Knowledge(read_texts(pair, [self.corpus(bench, out, measured)]))
         facts = {"sets": {name: len(some) for name, some in sets.items()}, "tokens": self.tokens}
         plan = TreesPlan(corpus=(), max_tokens=self.tokens, nodes=NODES, depth=DEPTH)
         run = TreesRun(plan, pair, bench.settings, known, sets)

@@ -64,7 +64,7 @@ def texts_by_set(files: Sequence[str] | None, count: int, *, seed: int | None = 
 
     paths = [Path(name) for name in listed(files)]
     if not paths:
-        return {domain: shipped(domain, count) for domain in DOMAINS}
+        return {domain: shipped(domain, count, seed or 0) for domain in DOMAINS}
     return {name_of(path): _texts(path, count, seed) for path in paths}
 
 

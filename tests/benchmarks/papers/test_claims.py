@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from benchmarks.figures import PaperFigure, exact, mean_of, ratio_of_sums
+from benchmarks.figures import PaperFigure, exact, farthest, least, mean_of, ratio_of_sums
 from benchmarks.papers.claims import Claim, judge
 from benchmarks.papers.results import all_jobs
 
@@ -76,3 +76,15 @@ def test_a_mean_has_the_standard_error_of_its_values() -> None:
     assert figure.value == pytest.approx(statistics.mean(values))
     assert figure.error == pytest.approx(statistics.stdev(values) / 2) and figure.count == 4
     assert mean_of(np.array([1.0])).reach is None
+
+
+def test_the_least_of_several_is_as_unsure_as_the_least_sure_of_them() -> None:
+    """ "In every set" holds where it holds of each."""
+    sure, unsure = PaperFigure(0.15, 0.01, 20), PaperFigure(0.16, 0.08, 20)
+    both = least([sure, unsure])
+    assert both.value == 0.15 and both.reach is not None and unsure.reach is not None
+    assert both.value - both.reach == pytest.approx(unsure.value - unsure.reach)
+    assert least([sure, PaperFigure(0.5, 0.01, 20)]).reach == pytest.approx(sure.reach)
+    assert least([sure, PaperFigure(0.5)]).reach is None and least([exact(0.1), exact(0.2)]) == exact(0.1)
+    far = farthest([sure, unsure], 0.2)
+    assert far.value == 0.15 and far.reach == pytest.approx(0.04 + unsure.reach - 0.05)
