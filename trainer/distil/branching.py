@@ -62,7 +62,7 @@ def _as_request(
     return replace(
         samples, tokens=tokens, positions=positions, kinds=np.full(n, BEHIND, np.uint8), drafted=tokens[positions],
         topk_ids=ids, topk_logprobs=branches.topk_logprobs[mine], outside=branches.outside[mine], acceptance=None,
-        branches=None,
+        branches=None, hidden_states=None,
     )  # fmt: skip
 
 

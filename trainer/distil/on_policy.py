@@ -118,7 +118,7 @@ class TextMixer:
         return replace(
             asked, tokens=tokens, positions=positions, kinds=kinds.astype(np.uint8), drafted=tokens[positions],
             topk_ids=kept.ids, topk_logprobs=kept.logprobs.astype(np.float16), outside=kept.outside, acceptance=None,
-            branches=None,
+            branches=None, hidden_states=None,
         )  # fmt: skip
 
 

@@ -114,7 +114,8 @@ class HeadLearner:
 
         self._between, self._served, self._claimed = between, served, len(new)
         self._examples = embed(model, new + replayed, between, lessons)
-        trained = [] if judges else new[-self.settings.gate.min_requests :]
+        goes_on = self._start.id != run.parent  # then the claimed ones judge before anything is learned from them
+        trained = [] if judges or goes_on else new[-self.settings.gate.min_requests :]
         self._judges = embed(model, judges + trained, between, lessons)
         self._counted = {"unseen": len(judges), "trained_on": len(trained)}
         return facts
