@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +85,17 @@ class Forgetter:
             ids = self._db.scalars(select(SampleRow.request_id).where(SampleRow.tenant == tenant))
         learned = self._db.read(learned_from, ids, tenant)
         outcomes = self._forget_outcomes(ids, tenant)
-        self._forget_background(ids, who)
-        for number in learned.open_splits:
-            self._decline(number, who)
-        tables = len(self.drop_tables())
+        declined = tuple(number for number in learned.open_splits if self._decline(number, who))
+        if declined != learned.open_splits:  # one was applied meanwhile
+            learned = replace(self._db.read(learned_from, ids, tenant), open_splits=declined)
+        tables, background = len(self.drop_tables()), self._db.read(_background_of, ids)
         purged = self._purger.purge_requests(ids)
+        if background:
+            self._note_background(who)
         with self._db.session() as session:
             audit.add_results(session, line, {**asdict(purged), **asdict(learned), "tables": tables})
         self._leave_no_trace()
-        if tenant is None and not (purged.requests or outcomes or learned.versions or learned.under_way):
+        if tenant is None and not (purged.requests or outcomes or any(astuple(learned))):
             raise ForgottenAhead(request_id=ids[0])
         return Forgotten(purged, outcomes, learned, tables)
 
@@ -115,26 +116,25 @@ class Forgetter:
                 for some in chunks(ids)
             )
 
-    def _forget_background(self, ids: Sequence[str], who: str | None) -> None:
-        """Delete features of these prompts, and have servers learn topics without them."""
+    def _note_background(self, who: str | None) -> None:
+        """Have servers learn topics without prompts that are gone."""
         with self._db.session() as session:
             lock_routes(session)
-            gone = sum(
-                changed_rows(session.execute(delete(RouteBackgroundRow).where(RouteBackgroundRow.request_id.in_(some))))
-                for some in chunks(ids)
-            )
-            if gone:
-                left = session.scalar(select(func.count()).select_from(RouteBackgroundRow))
-                note_route(session, who, "background", None, {}, {"prompts": left})
+            left = session.scalar(select(func.count()).select_from(RouteBackgroundRow))
+            note_route(session, who, "background", None, {}, {"prompts": left})
 
-    def _decline(self, number: int, who: str | None) -> None:
-        """Decline a split whose draft learned from what is forgotten, and delete that draft."""
+    def _decline(self, number: int, who: str | None) -> bool:
+        """Decline a split whose draft learned from what is forgotten, and delete that draft on this machine; return
+        whether it was still open."""
         facts = {"reason": "requests were forgotten that its draft had learned from"}
-        with suppress(WrongState):  # it was settled meanwhile
+        try:
             ProposalLedger(self._db).set_state(number, ProposalState.DECLINED, facts)
-            with self._db.session() as session:
-                audit.note(session, "router decline", str(number), facts, who=who)
-            shutil.rmtree(self._candidates / str(number), ignore_errors=True)
+        except WrongState:
+            return False
+        with self._db.session() as session:
+            audit.note(session, "router decline", str(number), facts, who=who)
+        shutil.rmtree(self._candidates / str(number), ignore_errors=True)
+        return True
 
     def _note(self, ids: Sequence[str], tenant: str | None, who: str | None) -> int:
         """Write the line of the audit trail before searching, so that late arrivals are refused; return its id."""
@@ -152,6 +152,12 @@ class Forgetter:
             with self._db.engine.connect() as connection:
                 connection.rollback()
                 connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()  # type: ignore[union-attr]
+
+
+def _background_of(session: Session, ids: Sequence[str]) -> int:
+    """Return how many of these prompts stand for traffic of no topic."""
+    count = select(func.count()).select_from(RouteBackgroundRow)
+    return sum(session.scalar(count.where(RouteBackgroundRow.request_id.in_(some))) or 0 for some in chunks(ids))
 
 
 def drop_tables(db: Database, files: WeightFiles) -> list[str]:

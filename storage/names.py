@@ -33,7 +33,7 @@ _LINE_OF_HEAD = re.compile(rf"{LINE}[0-9a-f]{{8}}(?=\.head$)")
 
 
 def given_name(draft: str) -> str:
-    """Return what was given to be a name: of a line's acceptance heads that without the line's own part."""
+    """Return a name without the `@…` of a line's acceptance heads; any other as it is."""
     return _LINE_OF_HEAD.sub("", draft)
 
 

@@ -126,7 +126,7 @@ def alias(
 def delete(here: CommandContext, version: VersionArgument, consent: Confirmation) -> None:
     """Delete a version's weights. What is known of it stays: where it came from, what the gate measured, who had it.
 
-    Number 0, what serves and what did before it, what is pinned or has a name, and the newest version are not deleted.
+    Number 0, what serves and what did before it, what is pinned or has a name, and the newest versions are not deleted.
     """
     with here.store() as store:
         chosen = store.versions.get(version)

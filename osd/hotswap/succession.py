@@ -125,13 +125,14 @@ class Succession:
             return
         for draft in drafts:
             line = self._store.versions.current(draft, target).draft
-            heir = offer_heir(self._store, line)
-            decoders, texts = self._decoders(heir), list[_ReadText]()
-            for old in ancestors:
-                read = [read_text(one, *decoders) for one in self._texts(draft, old)]
+            heir, kept = offer_heir(self._store, line), {old: self._texts(draft, old) for old in ancestors}
+            decoders = self._decoders(heir if sum(map(len, kept.values())) > 1 else None)
+            texts = list[_ReadText]()
+            for old, some in kept.items():
+                read = [read_text(one, *decoders) for one in some]
                 self._store.targets.note_divergence(str(target), old, _by_route(read))
                 texts += read
-            if heir and len(decoders) > 1 and len(texts) > 1:
+            if heir and len(decoders) > 1:
                 self._judge(heir, texts)
 
     def _decoders(self, heir: DraftVersion | None) -> list[Decoder]:

@@ -74,7 +74,7 @@ class Limits(Section):
 
 class VersionLimits(Section):
     """Which versions' weights stay on the disk. Of each draft there always stay number 0, what serves and what did
-    before it, what is pinned or has a name, and the newest one, from which training may go on."""
+    before it, what is pinned or has a name, and the newest ones, from which training may go on."""
 
     served: Annotated[int, Field(ge=1)] | Literal["all"] = 8
     """The others that led to what serves stay, back to the last so many that served; "all" lets everything stay."""

@@ -33,9 +33,6 @@ from storage.sql.tables import DraftRow, LeaseRow, RunRow, SampleRow, VersionRow
 
 HEIR_OF = "heir_of"
 """Key of a version's evidence: the version, about an earlier target, whose weights it has."""
-FORKED_FROM = "forked_from"
-"""Key of a version's evidence: the version of another draft whose weights it has."""
-ORIGINS = (HEIR_OF, FORKED_FROM)
 
 
 def known_drafts(session: Session) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from storage.errors import WrongState
 from storage.records import DraftVersion
-from storage.sql.ledger import FORKED_FROM
 from storage.versions import weights
 from storage.versions.feature_kinds import FEATURE_KINDS
 from storage.versions.versions import VersionLedger
@@ -64,7 +63,7 @@ def base_of(ledger: VersionLedger, draft: str, target: str | None = None) -> Dra
 
 
 def _root(ledger: VersionLedger, draft: str, origin: DraftVersion) -> DraftVersion:
-    provenance = {FORKED_FROM: origin.id, "digest": origin.digest}
+    provenance = {"forked_from": origin.id, "digest": origin.digest}
     target = ledger.target_of(origin.draft)
     return ledger.register_root(draft, ledger.folder(origin), provenance, link_files, target=target)
 
@@ -76,7 +75,7 @@ def _adapter(ledger: VersionLedger, root: DraftVersion, origin: DraftVersion) ->
     source = ledger.folder(origin)
     staged = ledger.stage(
         root.draft, root.id, "lora", lambda folder: link_files(source, weights.weight_files(source), folder),
-        provenance={FORKED_FROM: origin.id, "digest": origin.digest},
+        provenance={"forked_from": origin.id, "digest": origin.digest},
     )  # fmt: skip
     return ledger.promote(staged.id)
 

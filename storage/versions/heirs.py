@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 
 from storage.names import draft_of
-from storage.records import DEFAULT_DRAFT, DraftVersion, VersionState
-from storage.sql.ledger import FORKED_FROM, HEIR_OF
+from storage.records import DEFAULT_ROUTE, DraftVersion, VersionState
+from storage.sql.ledger import HEIR_OF
 from storage.store import Store
 from storage.versions import weights
 from storage.versions.forks import link_files
@@ -34,7 +34,7 @@ def begin_line(store: Store, draft: str, folder: Path, target: str | None) -> Dr
         known = store.versions.find(draft, old)
         root = None if known is None else store.versions.lineage(known.id)[-1]
         if root is not None and root.digest == digest and root.deleted_at is None:
-            facts = {FORKED_FROM: root.id, "digest": digest}
+            facts = {"forked_from": root.id, "digest": digest}
             return store.versions.register_root(draft, store.versions.folder(root), facts, link_files, target=target)
     return store.versions.register_root(draft, folder, target=target)
 
@@ -79,7 +79,8 @@ def _origin(store: Store, root: DraftVersion) -> DraftVersion | None:
 def _learned(store: Store, root: DraftVersion, target: str) -> DraftVersion | None:
     """Return the current version of a draft's line about a target, if it has learned. So has a number 0 that is neither
     the default draft's nor what the line of ``root`` begins with: a fork of a later version, or a split's."""
-    current, given = (store.versions.find(name, target) for name in (draft_of(root.draft), DEFAULT_DRAFT))
+    names = draft_of(root.draft), store.routes.get(DEFAULT_ROUTE).draft
+    current, given = (store.versions.find(name, target) for name in names)
     if current is None or store.versions.target_of(current.draft) != target:
         return None
     begun = {root.digest} | ({store.versions.lineage(given.id)[-1].digest} if given else set())

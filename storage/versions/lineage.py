@@ -1,6 +1,7 @@
 """The lineage of learning: which draft versions learned from which requests, through runs and by descent.
 
-A version learned from a request if its run did, or if the weights that it started from did.
+A version learned from a request if its run did, or if the weights that it started from did. Versions of the same
+weights, forks and heirs of one another, learned the same.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -15,7 +17,6 @@ from sqlalchemy.orm import Session
 from storage.records import RunState
 from storage.routes.proposals import ProposalKind, ProposalState
 from storage.sql.database import chunks
-from storage.sql.ledger import ORIGINS
 from storage.sql.tables import RouteProposalRow, RunRow, SampleRow, VersionRow
 
 STARTED_FROM = "started_from"
@@ -31,10 +32,21 @@ class Learned:
     under_way: tuple[str, ...]
     """Unfinished runs that have the requests, whose versions will have learned from them too."""
     topics: tuple[str, ...] = ()
-    """Topics whose taught examples an applied split took from the requests, so that their text is stored there; of a
-    tenant all that it took."""
+    """Topics whose taught examples an applied split took from the requests, so that their text is stored there."""
     open_splits: tuple[int, ...] = ()
     """Proposals that wait with a draft that learned from them."""
+
+
+class Material(NamedTuple):
+    """What something was made of."""
+
+    request_ids: frozenset[str]
+    tenants: frozenset[str]
+    """Whose requests they are, for when they are no longer kept."""
+
+    def has(self, asked: set[str], tenant: str | None) -> bool:
+        """Return whether any of these requests is among it, or one of the tenant's."""
+        return tenant in self.tenants or not asked.isdisjoint(self.request_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +59,10 @@ class Split:
     draft: str
     """The draft from one of whose versions it was trained."""
     at: float
-    members: frozenset[str]
+    members: Material
     """Requests that it was trained on."""
-    examples: dict[str, frozenset[str]]
+    examples: dict[str, Material]
     """Topic -> requests whose prompts became its examples."""
-    tenants: frozenset[str]
-
-    def has(self, asked: set[str], tenant: str | None) -> bool:
-        """Return whether it was trained on any of these requests, or on the tenant's."""
-        return tenant in self.tenants or not asked.isdisjoint(self.members)
 
 
 def learned_from(session: Session, request_ids: Sequence[str], tenant: str | None = None) -> Learned:
@@ -71,15 +78,11 @@ def learned_from(session: Session, request_ids: Sequence[str], tenant: str | Non
             if state == RunState.CLAIMED.value:
                 under_way.append(run_id)
     splits = _splits(session, ProposalState.APPLIED)
-    first = {split.root for split in splits if split.has(asked, tenant)}
+    first = {split.root for split in splits if split.members.has(asked, tenant)}
     versions = _with_descendants(session, runs, came_from, splits, first)
-    topics = {
-        topic for split in splits for topic, ids in split.examples.items()
-        if tenant in split.tenants or not asked.isdisjoint(ids)
-    }  # fmt: skip
-    waiting = _splits(session, ProposalState.OPEN)
-    open_splits = tuple(split.id for split in waiting if split.has(asked, tenant) or split.root in versions)
-    return Learned(versions, tuple(sorted(under_way)), tuple(sorted(topics)), open_splits)
+    topics = {topic for split in splits for topic, prompts in split.examples.items() if prompts.has(asked, tenant)}
+    waiting = (s for s in _splits(session, ProposalState.OPEN) if s.root in versions or s.members.has(asked, tenant))
+    return Learned(versions, tuple(sorted(under_way)), tuple(sorted(topics)), tuple(split.id for split in waiting))
 
 
 def _splits(session: Session, state: ProposalState) -> list[Split]:
@@ -88,10 +91,13 @@ def _splits(session: Session, state: ProposalState) -> list[Split]:
     for row in session.scalars(select(RouteProposalRow).where(kind, RouteProposalRow.state == state.value)):
         facts = row.facts
         own = {facts.get("name"): facts.get("route")}  # an admin may have named the route otherwise
-        examples = {str(own.get(topic, topic)): frozenset(ids) for topic, ids in facts.get("examples", {}).items()}
-        members = frozenset(facts.get("members", ()))
-        root, draft, tenants = (facts.get(name) for name in ("version", "draft", "tenants"))
-        found.append(Split(row.id, str(root), str(draft), row.at, members, examples, frozenset(tenants or ())))
+        whose = facts.get("example_tenants", {})
+        examples = {
+            str(own.get(topic, topic)): Material(frozenset(ids), frozenset(whose.get(topic, ())))
+            for topic, ids in facts.get("examples", {}).items()
+        }
+        members = Material(frozenset(facts.get("members", ())), frozenset(facts.get("tenants", ())))
+        found.append(Split(row.id, str(facts.get("version")), str(facts.get("draft")), row.at, members, examples))
     return found
 
 
@@ -103,16 +109,17 @@ def _with_descendants(
     The version that a split started from is not recorded: it counts as a child of all versions its draft had by then.
     """
     columns = (
-        VersionRow.id, VersionRow.parent, VersionRow.run_id, VersionRow.draft, VersionRow.created_at,
-        *(VersionRow.evidence[key].as_string() for key in ORIGINS),
+        VersionRow.id, VersionRow.parent, VersionRow.run_id, VersionRow.draft, VersionRow.created_at, VersionRow.digest,
     )  # fmt: skip
     children: dict[str, list[str]] = defaultdict(list)
-    order, todo = [], list(first)
+    alike: dict[str, list[str]] = defaultdict(list)
+    digests, todo = dict[str, str](), list(first)
     rows = session.execute(select(*columns).order_by(VersionRow.draft, VersionRow.number))
-    for version, parent, run_id, draft, made, *origins in rows:
-        order.append(version)
+    for version, parent, run_id, draft, made, digest in rows:
+        digests[version] = digest
+        alike[digest].append(version)
         children[version] += [split.root for split in splits if split.draft == draft and made <= split.at]
-        for source in {parent, came_from.get(run_id), *origins}:
+        for source in {parent, came_from.get(run_id)}:
             if source is not None:
                 children[source].append(version)
         if run_id in runs:
@@ -122,8 +129,8 @@ def _with_descendants(
         version = todo.pop()
         if version not in found:
             found.add(version)
-            todo += children[version]
-    return tuple(version for version in order if version in found)
+            todo += children[version] + alike[digests[version]]
+    return tuple(version for version in digests if version in found)
 
 
 def note_material(session: Session, run: RunRow, replayed: Sequence[str]) -> None:

@@ -18,7 +18,6 @@ from storage.sql.database import Database
 from storage.sql.drivers import insert_for, plain
 from storage.sql.forgotten import BORN, TABLE_KIND, require_born_after_all
 from storage.sql.ledger import (
-    ORIGINS,
     get_row,
     lock_draft,
     next_row,
@@ -63,14 +62,13 @@ def enter(
     Without a parent it is the draft's root: READY at once. ``born`` is for n-gram tables, see
     :mod:`storage.sql.forgotten`. Raises StoreWriteFailed, ForgottenSince, StoreError.
     """
-    digest, origins = weights.seal(aside.path), {key: provenance[key] for key in ORIGINS if key in provenance}
+    digest = weights.seal(aside.path)
     is_root, key = facts["parent"] is None, records.new_id()
     with files.entering(aside, draft, key) as put, db.session() as session:
         owner = lock_draft(session, draft)
         if is_root and (root := root_of(session, draft)):  # another process was faster
             return require_same_root(root, digest)
-        state = VersionState.READY if is_root else VersionState.CANDIDATE
-        row = next_row(session, draft, digest, state, {**facts, "evidence": origins})
+        row = next_row(session, draft, digest, VersionState.READY if is_root else VersionState.CANDIDATE, facts)
         row.path = files.path(draft, row.id, key)
         row.bytes = sum(path.stat().st_size for path in weights.weight_files(aside.path))
         row.has_master = weights.has_master(aside.path)

@@ -20,6 +20,7 @@ from storage.records import DEFAULT_DRAFT, DraftVersion, TrainingRun, VersionSta
 from storage.sql.database import Database
 from storage.sql.drivers import plain
 from storage.sql.ledger import (
+    HEIR_OF,
     get_row,
     known_drafts,
     lineage_of,
@@ -206,8 +207,8 @@ class VersionLedger:
         with TemporaryPath(self.weights_folder / draft, new_id(), folder=True) as aside:
             with writing(aside.path):
                 copy(source, files, aside.path)
-            said = provenance or {"registered_from": source.name}
             facts = {"kind": weights.kind_of(aside.path), "parent": None, "run_id": None}
+            said = provenance or {"registered_from": source.name}
             return publication.enter(self._db, self.files, draft, aside, facts, said, born)
 
     def stage(
@@ -222,7 +223,7 @@ class VersionLedger:
         born: int | None = None,
     ) -> DraftVersion:
         """Enter new weights as CANDIDATE. ``write`` puts a Hugging Face or PEFT folder at the path it is given.
-        Where ``provenance`` says whose heir or fork it is, so does the version's evidence.
+        Where ``provenance`` says whose heir it is, so does the version's evidence.
 
         ``born`` is for tables of n-grams: the newest line about forgetting when they began to learn. Raises
         ForgottenSince where there is a newer one by now, and keeps nothing. Raises StoreWriteFailed, with nothing left
@@ -235,7 +236,8 @@ class VersionLedger:
         with TemporaryPath(self.weights_folder / draft, new_id(), folder=True) as aside:
             with writing(aside.path):
                 write(aside.path)
-            facts = {"kind": kind, "parent": parent, "run_id": run_id}
+            inherits = {HEIR_OF: provenance[HEIR_OF]} if provenance and HEIR_OF in provenance else {}
+            facts = {"kind": kind, "parent": parent, "run_id": run_id, "evidence": inherits}
             return publication.enter(self._db, self.files, draft, aside, facts, provenance or {}, born)
 
     # the gate's decisions

@@ -120,7 +120,7 @@ def test_what_is_forgotten_while_it_is_written_is_not_kept(store: Store, monkeyp
 def train(store: Store, folder: Path, *, better: bool = True, **facts: str) -> tuple[TrainingRun, DraftVersion]:
     """A run that claims what waits and publishes, or rejects, a version."""
     run = claim(store)
-    version = stage(store, run.parent, 1.0, run)
+    version = stage(store, run.parent, 1.0 + len(store.versions.list()), run)
     ledger, state = store.versions, RunState.PUBLISHED if better else RunState.REJECTED
     version = ledger.publish(version.id, {}, run=run) if better else ledger.reject(version.id, {})
     return store.runs.finish(run, state, version.id, facts), version
@@ -175,7 +175,8 @@ def test_a_draft_that_was_split_off_is_named_with_the_topic_of_its_examples(keep
     keep_all.samples.add([spoken(1), spoken(2)])
     facts = {"name": "sql", "draft": "default", "version": first.id, "examples": {"sql": ["r1"], "rest": ["r2"]}}
     proposal = keep_all.proposals.add(ProposalKind.SPLIT, {**facts, "members": ["r1"]})
-    root = add_root(keep_all, tmp_path / "split", "queries")
+    write_weights(tmp_path / "split", 7.0)
+    root = keep_all.versions.register_root("queries", tmp_path / "split").id
     keep_all.proposals.set_state(proposal.id, ProposalState.APPLIED, {"route": "queries", "version": root})
     assert keep_all.forgetter.forget(["r2"]).learned == Learned((), (), ("rest",))
     keep_all.samples.add([spoken(1)])
@@ -196,7 +197,7 @@ def test_a_split_that_waits_is_declined_with_its_draft(keep_all: Store, tmp_path
     (keep_all.directory / CANDIDATES).mkdir()
     for one in (proposal, other):
         write_weights(keep_all.directory / CANDIDATES / str(one.id), 1.0)
-    if what == "tenant":
+    if what != "base":
         keep_all.samples.purge(everything=True)
     done = keep_all.forgetter.forget(**{"member": {"request_ids": ["r1"]}, "tenant": {"tenant": "zeta"},
                                         "base": {"request_ids": ["r0"]}}[what])  # fmt: skip

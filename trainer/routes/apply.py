@@ -28,6 +28,14 @@ def candidates(store: Store) -> Path:
     return folder
 
 
+def sweep(store: Store) -> None:
+    """Delete drafts of splits that are settled, another machine's command perhaps did that."""
+    waiting = {str(proposal.id) for proposal in store.proposals.list(ProposalState.OPEN)}
+    for path in candidates(store).iterdir():
+        if path.name not in waiting and path.name.isdecimal():
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def settle(
     store: Store, proposal: RouteProposal, state: ProposalState, facts: dict[str, Any] | None = None
 ) -> RouteProposal:
@@ -46,9 +54,7 @@ def apply(store: Store, number: int, *, name: str | None = None, who: str | None
     are gone, DuplicateRoute. At most, an unused draft has been registered then.
     """
     proposal = store.proposals.get(number)
-    if proposal.state is not ProposalState.OPEN:
-        subject = f"Proposal {number}"
-        raise WrongState(version=subject, state=proposal.state.value, action="applying it", needed="an open one")
+    _require_open(proposal)
     if proposal.kind is ProposalKind.DRIFT:
         advice = drift_advice(store, proposal)
         raise BadInput(reason=f"Proposal {number} says that traffic moved, which nothing can apply. {advice}")
@@ -68,6 +74,12 @@ def apply_open(store: Store, proposals: Sequence[RouteProposal]) -> list[RoutePr
 def decline(store: Store, number: int) -> RouteProposal:
     """Decline a proposal. Raises UnknownProposal, WrongState."""
     return settle(store, store.proposals.get(number), ProposalState.DECLINED)
+
+
+def _require_open(proposal: RouteProposal) -> None:
+    if proposal.state is not ProposalState.OPEN:
+        subject = f"Proposal {proposal.id}"
+        raise WrongState(version=subject, state=proposal.state.value, action="applying it", needed="an open one")
 
 
 def _split(store: Store, proposal: RouteProposal, name: str | None, who: str | None) -> dict[str, Any]:
@@ -91,6 +103,7 @@ def _split(store: Store, proposal: RouteProposal, name: str | None, who: str | N
     pairs = [(topic, text) for topic, texts in topics.items() for text in texts
              if topic == route or redacted(text) not in taught]  # fmt: skip
     prepare(store, store.examples.preview(pairs))  # here, and not beside serving
+    _require_open(store.proposals.get(proposal.id))  # what it learned from may have been forgotten meanwhile
     store.routes.add(Route(route, route, {"topic": [route]}), who)
     store.examples.teach(pairs, who)
     return {"route": route, "version": root.id}

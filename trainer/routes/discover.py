@@ -12,7 +12,7 @@ A worker searches every so many served requests.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import combinations
@@ -36,7 +36,7 @@ from trainer.devices import training_device
 from trainer.distil.checkpoints import new_folder
 from trainer.distil.step import NotFinite
 from trainer.lease import RunStopped, Stop, until_stopped
-from trainer.routes.apply import apply_open, candidates, settle
+from trainer.routes.apply import apply_open, candidates, settle, sweep
 from trainer.routes.compare import compare_routes, find_drift
 from trainer.routes.offers import Offer, OfferMaker, Say, Traffic, read_traffic
 
@@ -65,7 +65,8 @@ def discover(store: Store, settings: Settings, search: Search) -> list[RouteProp
 
     Raises UnknownRoute, SegmentDamaged, WeightsDamaged, StoreWriteFailed, NotFinite.
     """
-    device = training_device(settings.trainer)
+    device, line = training_device(settings.trainer), store.forgetter.news(0).line
+    sweep(store)
     chosen = [store.routes.get(name) for name in search.routes] if search.routes else store.routes.list()
     found: list[RouteProposal] = []
     for draft in dict.fromkeys(route.draft for route in chosen):
@@ -76,6 +77,11 @@ def discover(store: Store, settings: Settings, search: Search) -> list[RouteProp
         found += _splits(store, settings, search, draft, routes, device)
         found += propose_for_adapters(store, settings, search, draft, chosen, device)
     found += _merges(store, settings, search, chosen, device)
+    if store.forgetter.news(0).line != line:  # what was forgotten meanwhile may be in a draft
+        learned = [proposal for proposal in found if proposal.kind is ProposalKind.SPLIT]
+        for proposal in learned:
+            settle(store, proposal, ProposalState.DECLINED, {"reason": "requests were forgotten meanwhile"})
+        found = [proposal for proposal in found if proposal not in learned]
     found += [proposal for route in chosen for proposal in _drift(store, search, route)]
     return found
 
@@ -125,7 +131,7 @@ def _splits(
     if not any(offer.better for offer in offers):
         return []
     _withdraw(store, ProposalKind.SPLIT, routes)
-    group = {offer.name: [s.request_id for s in _typical(offer)] for offer in offers}
+    group = {offer.name: _typical(offer) for offer in offers}
     return [_propose(store, traffic, routes, offer, group) for offer in offers if offer.better]
 
 
@@ -134,14 +140,20 @@ def _typical(offer: Offer) -> Sequence[RequestSamples]:
     return offer.requests[-EXAMPLES:]
 
 
+def _tenants(some: Sequence[RequestSamples]) -> list[str]:
+    return sorted({samples.tenant for samples in some})
+
+
 def _propose(
-    store: Store, traffic: Traffic, routes: Sequence[str], offer: Offer, group: dict[str, list[str]]
+    store: Store, traffic: Traffic, routes: Sequence[str], offer: Offer, group: Mapping[str, Sequence[RequestSamples]]
 ) -> RouteProposal:
     facts: dict[str, Any] = {
         "name": offer.name, "draft": traffic.version.draft, "version": traffic.version.id, "routes": list(routes),
         "words": list(offer.words), "requests": len(offer.requests), "share": round(offer.share, 4),
-        "separation": round(traffic.clusters.separation, 4), "evidence": offer.evidence, "examples": group,
-        "members": [s.request_id for s in offer.requests], "tenants": sorted({s.tenant for s in offer.requests}),
+        "separation": round(traffic.clusters.separation, 4), "evidence": offer.evidence,
+        "examples": {topic: [s.request_id for s in some] for topic, some in group.items()},
+        "example_tenants": {topic: _tenants(some) for topic, some in group.items()},
+        "members": [s.request_id for s in offer.requests], "tenants": _tenants(offer.requests),
     }  # fmt: skip
     proposal = store.proposals.add(ProposalKind.SPLIT, facts)
     parent = store.versions.folder(traffic.version)
