@@ -165,9 +165,7 @@ class SpecDecController(RowByRow):
         """Return the state of a new request."""
         return SpecDecRow(self)
 
-    def plan(
-        self, rows: Sequence[SpecDecRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
-    ) -> list[int]:
+    def plan(self, rows: Sequence[Any], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
         """Return the most tokens to draft for each row: none, where costs decide, in rounds that rest."""
         lengths = super().plan(rows, rooms, batch, unread)
         return [0] * len(rows) if self.by_costs and self.by_costs.rests(batch) else lengths
