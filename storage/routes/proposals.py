@@ -30,7 +30,7 @@ class ProposalState(str, Enum):
 
     OPEN = "open"  # not decided
     APPLIED = "applied"  # applied, by an admin or automatically
-    DECLINED = "declined"  # declined by an admin
+    DECLINED = "declined"  # declined by an admin, or because of newer ones or of what was forgotten
 
 
 CANDIDATES = "proposals"

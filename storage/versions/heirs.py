@@ -1,8 +1,7 @@
 """Heirs: the newest version that a draft has about an earlier target, offered to its line about the successor.
 
 An heir is a CANDIDATE of the new line, with the weights of the earlier one's current version and the new line's number
-0 for parent. It serves nothing until it was judged on the new target (:meth:`VersionLedger.settle_heir`). What it
-learned from is found through it when requests are forgotten (:mod:`storage.versions.lineage`).
+0 for parent. It serves nothing until it was judged on the new target (:meth:`VersionLedger.settle_heir`).
 
     kind       is inherited
     full       always: it stands alone
@@ -15,9 +14,13 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
+from sqlalchemy import select
+
 from storage.names import draft_of
-from storage.records import DEFAULT_ROUTE, DraftVersion, VersionState
+from storage.records import DraftVersion, VersionState
+from storage.routes.proposals import ProposalState
 from storage.sql.ledger import HEIR_OF
+from storage.sql.tables import VersionRow
 from storage.store import Store
 from storage.versions import weights
 from storage.versions.forks import link_files
@@ -66,7 +69,7 @@ def _origin(store: Store, root: DraftVersion) -> DraftVersion | None:
     """Return what can be inherited: the newest current version of the nearest ancestors' lines that have learned. Runs
     that began before a target moved publish about it later. An heir is as old as the version whose weights it has."""
     ancestors = store.targets.ancestors(store.versions.target_of(root.draft))
-    found = list(islice(filter(None, (_learned(store, root, one) for one in ancestors)), NEAREST))
+    found = list(islice(filter(None, (_learned(store, draft_of(root.draft), one) for one in ancestors)), NEAREST))
     if not found or root.kind != "full":
         return None
     known = [version for one in found for version in store.versions.list(one.draft)]
@@ -76,12 +79,16 @@ def _origin(store: Store, root: DraftVersion) -> DraftVersion | None:
     return origin if origin.kind == "full" or (origin.kind == "lora" and same_base) else None
 
 
-def _learned(store: Store, root: DraftVersion, target: str) -> DraftVersion | None:
-    """Return the current version of a draft's line about a target, if it has learned. So has a number 0 that is neither
-    the default draft's nor what the line of ``root`` begins with: a fork of a later version, or a split's."""
-    names = draft_of(root.draft), store.routes.get(DEFAULT_ROUTE).draft
-    current, given = (store.versions.find(name, target) for name in names)
+def _learned(store: Store, draft: str, target: str) -> DraftVersion | None:
+    """Return the current version of a draft's line about a target, if it has learned."""
+    current = store.versions.find(draft, target)
     if current is None or store.versions.target_of(current.draft) != target:
         return None
-    begun = {root.digest} | ({store.versions.lineage(given.id)[-1].digest} if given else set())
-    return current if current.number or current.digest not in begun else None
+    return current if current.number or _began_learned(store, current) else None
+
+
+def _began_learned(store: Store, root: DraftVersion) -> bool:
+    """Return whether a number 0 is a fork of a version that had learned, or what a split trained."""
+    twin = select(VersionRow.id).where(VersionRow.digest == root.digest, VersionRow.number > 0).limit(1)
+    applied = store.proposals.list(ProposalState.APPLIED)
+    return store.db.scalar(twin) is not None or any(one.facts.get("version") == root.id for one in applied)

@@ -1,7 +1,7 @@
 """The lineage of learning: which draft versions learned from which requests, through runs and by descent.
 
-A version learned from a request if its run did, or if the weights that it started from did. Versions of the same
-weights, forks and heirs of one another, learned the same.
+A version learned from a request if its run did, or if the weights that it started from did. Versions of two
+drafts or lines that have the same weights, forks and heirs of one another, learned the same.
 """
 
 from __future__ import annotations
@@ -81,8 +81,12 @@ def learned_from(session: Session, request_ids: Sequence[str], tenant: str | Non
     first = {split.root for split in splits if split.members.has(asked, tenant)}
     versions = _with_descendants(session, runs, came_from, splits, first)
     topics = {topic for split in splits for topic, prompts in split.examples.items() if prompts.has(asked, tenant)}
-    waiting = (s for s in _splits(session, ProposalState.OPEN) if s.root in versions or s.members.has(asked, tenant))
-    return Learned(versions, tuple(sorted(under_way)), tuple(sorted(topics)), tuple(split.id for split in waiting))
+    waiting = tuple(
+        split.id for split in _splits(session, ProposalState.OPEN)
+        if split.root in versions or split.members.has(asked, tenant)
+        or (tenant and not split.members.tenants)  # an older release did not note them
+    )  # fmt: skip
+    return Learned(versions, tuple(sorted(under_way)), tuple(sorted(topics)), waiting)
 
 
 def _splits(session: Session, state: ProposalState) -> list[Split]:
@@ -112,12 +116,12 @@ def _with_descendants(
         VersionRow.id, VersionRow.parent, VersionRow.run_id, VersionRow.draft, VersionRow.created_at, VersionRow.digest,
     )  # fmt: skip
     children: dict[str, list[str]] = defaultdict(list)
-    alike: dict[str, list[str]] = defaultdict(list)
-    digests, todo = dict[str, str](), list(first)
+    alike: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    known, todo = dict[str, tuple[str, str]](), list(first)
     rows = session.execute(select(*columns).order_by(VersionRow.draft, VersionRow.number))
     for version, parent, run_id, draft, made, digest in rows:
-        digests[version] = digest
-        alike[digest].append(version)
+        known[version] = draft, digest
+        alike[digest].append((draft, version))
         children[version] += [split.root for split in splits if split.draft == draft and made <= split.at]
         for source in {parent, came_from.get(run_id)}:
             if source is not None:
@@ -129,8 +133,9 @@ def _with_descendants(
         version = todo.pop()
         if version not in found:
             found.add(version)
-            todo += children[version] + alike[digests[version]]
-    return tuple(version for version in digests if version in found)
+            own, digest = known.get(version, ("", ""))
+            todo += children[version] + [other for draft, other in alike[digest] if draft != own]
+    return tuple(version for version in known if version in found)
 
 
 def note_material(session: Session, run: RunRow, replayed: Sequence[str]) -> None:

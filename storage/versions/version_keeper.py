@@ -3,7 +3,7 @@
 The row is marked first and the files go after it, so that nothing is promised that is not there; what a process that
 dies in between leaves is swept. The row stays: lineage, evidence and the trail refer to it. Weights that always stay:
 number 0, the current version and the one before it, what servers draft with, canaries with what the others serve
-meanwhile, what people hold or gave a name, what a run under way starts from, and the newest version, from which
+meanwhile, what people hold or gave a name, what a run under way starts from, and the newest versions, from which
 training may go on.
 """
 

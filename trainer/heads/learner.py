@@ -116,7 +116,7 @@ class HeadLearner:
         self._examples = embed(model, new + replayed, between, lessons)
         goes_on = self._start.id != run.parent  # then the claimed ones judge before anything is learned from them
         trained = [] if judges or goes_on else new[-self.settings.gate.min_requests :]
-        self._judges = embed(model, judges + trained, between, lessons)
+        self._judges = embed(model, judges + trained, between, lessons) if judges or trained else None
         self._counted = {"unseen": len(judges), "trained_on": len(trained)}
         return facts
 

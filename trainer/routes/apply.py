@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from router.classifier_models import prepare
-from storage.errors import BadInput, DuplicateRoute, WrongState
+from storage.errors import BadInput, DuplicateRoute, UnknownProposal, WrongState
 from storage.insights.change import drift_advice
 from storage.records import Route
 from storage.routes.proposals import CANDIDATES, ProposalKind, ProposalState, RouteProposal
@@ -29,11 +30,11 @@ def candidates(store: Store) -> Path:
 
 
 def sweep(store: Store) -> None:
-    """Delete drafts of splits that are settled, another machine's command perhaps did that."""
-    waiting = {str(proposal.id) for proposal in store.proposals.list(ProposalState.OPEN)}
+    """Delete drafts of splits that are settled: another machine's command perhaps did that."""
     for path in candidates(store).iterdir():
-        if path.name not in waiting and path.name.isdecimal():
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(UnknownProposal):
+            if path.name.isdecimal() and store.proposals.get(int(path.name)).state is not ProposalState.OPEN:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def settle(
@@ -54,12 +55,15 @@ def apply(store: Store, number: int, *, name: str | None = None, who: str | None
     are gone, DuplicateRoute. At most, an unused draft has been registered then.
     """
     proposal = store.proposals.get(number)
-    _require_open(proposal)
+    if proposal.state is not ProposalState.OPEN:
+        subject = f"Proposal {number}"
+        raise WrongState(version=subject, state=proposal.state.value, action="applying it", needed="an open one")
     if proposal.kind is ProposalKind.DRIFT:
         advice = drift_advice(store, proposal)
         raise BadInput(reason=f"Proposal {number} says that traffic moved, which nothing can apply. {advice}")
-    done = _split(store, proposal, name, who) if proposal.kind is ProposalKind.SPLIT else _merge(store, proposal, who)
-    return settle(store, proposal, ProposalState.APPLIED, done)
+    if proposal.kind is ProposalKind.SPLIT:
+        return _split(store, proposal, name, who)
+    return settle(store, proposal, ProposalState.APPLIED, _merge(store, proposal, who))
 
 
 def apply_open(store: Store, proposals: Sequence[RouteProposal]) -> list[RouteProposal]:
@@ -76,19 +80,17 @@ def decline(store: Store, number: int) -> RouteProposal:
     return settle(store, store.proposals.get(number), ProposalState.DECLINED)
 
 
-def _require_open(proposal: RouteProposal) -> None:
-    if proposal.state is not ProposalState.OPEN:
-        subject = f"Proposal {proposal.id}"
-        raise WrongState(version=subject, state=proposal.state.value, action="applying it", needed="an open one")
-
-
-def _split(store: Store, proposal: RouteProposal, name: str | None, who: str | None) -> dict[str, Any]:
+def _split(store: Store, proposal: RouteProposal, name: str | None, who: str | None) -> RouteProposal:
+    """Apply a split. It is settled before its draft can serve: what is forgotten from then on is found in that, and
+    what was forgotten before has declined the split."""
     facts = proposal.facts
     route = name or str(facts["name"])
     if not facts["examples"]:  # an adapter's: its route is there
         root = store.versions.register_root(route, candidates(store) / str(proposal.id), target=store.targets.newest())
-        store.routes.change(replace(store.routes.get(facts["name"]), draft=route), who)
-        return {"route": facts["name"], "version": root.id}
+        old, done = store.routes.get(facts["name"]), {"route": facts["name"], "version": root.id}
+        settled = settle(store, proposal, ProposalState.APPLIED, done)
+        store.routes.change(replace(old, draft=route), who)
+        return settled
     if any(known.name == route for known in store.routes.list()):
         raise DuplicateRoute(route=route)
     topics = {topic: _prompts(store, facts["draft"], ids) for topic, ids in facts["examples"].items()}
@@ -103,10 +105,10 @@ def _split(store: Store, proposal: RouteProposal, name: str | None, who: str | N
     pairs = [(topic, text) for topic, texts in topics.items() for text in texts
              if topic == route or redacted(text) not in taught]  # fmt: skip
     prepare(store, store.examples.preview(pairs))  # here, and not beside serving
-    _require_open(store.proposals.get(proposal.id))  # what it learned from may have been forgotten meanwhile
+    settled = settle(store, proposal, ProposalState.APPLIED, {"route": route, "version": root.id})
     store.routes.add(Route(route, route, {"topic": [route]}), who)
     store.examples.teach(pairs, who)
-    return {"route": route, "version": root.id}
+    return settled
 
 
 def _merge(store: Store, proposal: RouteProposal, who: str | None) -> dict[str, Any]:

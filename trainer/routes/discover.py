@@ -65,7 +65,7 @@ def discover(store: Store, settings: Settings, search: Search) -> list[RouteProp
 
     Raises UnknownRoute, SegmentDamaged, WeightsDamaged, StoreWriteFailed, NotFinite.
     """
-    device, line = training_device(settings.trainer), store.forgetter.news(0).line
+    device = training_device(settings.trainer)
     sweep(store)
     chosen = [store.routes.get(name) for name in search.routes] if search.routes else store.routes.list()
     found: list[RouteProposal] = []
@@ -77,11 +77,6 @@ def discover(store: Store, settings: Settings, search: Search) -> list[RouteProp
         found += _splits(store, settings, search, draft, routes, device)
         found += propose_for_adapters(store, settings, search, draft, chosen, device)
     found += _merges(store, settings, search, chosen, device)
-    if store.forgetter.news(0).line != line:  # what was forgotten meanwhile may be in a draft
-        learned = [proposal for proposal in found if proposal.kind is ProposalKind.SPLIT]
-        for proposal in learned:
-            settle(store, proposal, ProposalState.DECLINED, {"reason": "requests were forgotten meanwhile"})
-        found = [proposal for proposal in found if proposal not in learned]
     found += [proposal for route in chosen for proposal in _drift(store, search, route)]
     return found
 
@@ -103,7 +98,7 @@ def propose_for_adapters(
     named = [replace(one, name=one.requests[0].route) for one in offers if one.requests[0].route in worse]
     for one in (better := [one for one in named if one.better]):
         _withdraw(store, ProposalKind.SPLIT, [one.name])
-    return [_propose(store, apart, [one.name], one, {}) for one in better]
+    return list(filter(None, (_propose(store, apart, [one.name], one, {}) for one in better)))
 
 
 def _worse(store: Store, draft: str, adapters: Sequence[str], confidence: float, requests: int) -> list[str]:
@@ -132,7 +127,8 @@ def _splits(
         return []
     _withdraw(store, ProposalKind.SPLIT, routes)
     group = {offer.name: _typical(offer) for offer in offers}
-    return [_propose(store, traffic, routes, offer, group) for offer in offers if offer.better]
+    better = (offer for offer in offers if offer.better)
+    return list(filter(None, (_propose(store, traffic, routes, offer, group) for offer in better)))
 
 
 def _typical(offer: Offer) -> Sequence[RequestSamples]:
@@ -146,7 +142,9 @@ def _tenants(some: Sequence[RequestSamples]) -> list[str]:
 
 def _propose(
     store: Store, traffic: Traffic, routes: Sequence[str], offer: Offer, group: Mapping[str, Sequence[RequestSamples]]
-) -> RouteProposal:
+) -> RouteProposal | None:
+    """Enter a split with the draft that was trained for it; None, with nothing left, where requests were forgotten that
+    may be in that draft."""
     facts: dict[str, Any] = {
         "name": offer.name, "draft": traffic.version.draft, "version": traffic.version.id, "routes": list(routes),
         "words": list(offer.words), "requests": len(offer.requests), "share": round(offer.share, 4),
@@ -159,7 +157,10 @@ def _propose(
     parent = store.versions.folder(traffic.version)
     with new_folder(candidates(store) / str(proposal.id)) as aside:
         write_full(offer.candidate, aside, parent)
-    return proposal
+    if store.forgetter.news(0).line == traffic.forgotten:
+        return proposal
+    settle(store, proposal, ProposalState.DECLINED, {"reason": "requests were forgotten meanwhile"})
+    return None
 
 
 def _withdraw(store: Store, kind: ProposalKind, routes: Sequence[str]) -> None:

@@ -65,6 +65,8 @@ class Traffic:
     """The current version's weights, not to be trained."""
     samples: list[RequestSamples]
     clusters: Clusters
+    forgotten: int
+    """The newest line about forgetting when they were read."""
 
     def split(self, label: int) -> tuple[list[RequestSamples], list[RequestSamples]]:
         """Return a cluster's requests to train on, and those to judge by."""
@@ -79,13 +81,13 @@ def read_traffic(
 
     Raises UnknownDraft, WeightsDamaged, SegmentDamaged.
     """
-    target = store.targets.newest()
+    forgotten, target = store.forgetter.news(0).line, store.targets.newest()
     version = store.versions.current(draft, target)
     current = load_current(store, version, device)
     ids = store.samples.recent(version.draft, limit=limit, routes=routes)
     samples = Readable(vocab_size(current), positions_of(current)).among(store.samples.read(ids[::-1]))
     clusters = find_clusters([s.tokens.tolist() for s in samples], seed=seed)
-    return Traffic(version, current, samples, clusters)
+    return Traffic(version, current, samples, clusters, forgotten)
 
 
 class OfferMaker:

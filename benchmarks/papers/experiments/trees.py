@@ -50,7 +50,7 @@ class TreesExperiment(PaperExperiment):
     def corpus(self, bench: PapersBench, folder: Path, measured: Collection[str] = ()) -> Path:
         """Write prompts of the same kinds, none of them measured, with the target's greedy answers. ``measured``: those
         that are beside the bench's own."""
-        path, pair = folder / "corpus.jsonl", bench.pair
+        path, pair = folder / f"corpus{'-unmeasured' * bool(measured)}.jsonl", bench.pair
         if path.exists():
             return path
         bench.watch.at("the target answers, for the corpus")

@@ -21,9 +21,9 @@ from storage.sql.tables import VersionRow
 from storage.store import Store
 from tests.storage import make
 from tests.trainer.routes.conftest import Domains, in_mixed_order, keep
-from trainer.routes.apply import apply, candidates, decline
+from trainer.routes.apply import apply, candidates, decline, sweep
 from trainer.routes.discover import RouteDiscovery, Search, discover, propose_for_adapters
-from trainer.routes.offers import OfferMaker, read_traffic
+from trainer.routes.offers import Offer, OfferMaker, read_traffic
 
 
 def splits(found: Sequence[RouteProposal]) -> list[RouteProposal]:
@@ -111,6 +111,29 @@ def test_who_shares_nothing_teaches_no_candidate(mixed: Store, settings: Setting
     mixed.tenants.allow("default", share=False)
     traffic = read_traffic(mixed, "default", ["default"], 200, 0, torch.device("cpu"))
     assert traffic.samples == []
+
+
+def test_what_is_forgotten_during_a_search_is_in_no_proposal(
+    mixed: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offers(maker: OfferMaker) -> list[Offer]:
+        made = whole(maker)
+        mixed.forgetter.forget([mixed.samples.recent(limit=1)[0]])
+        return made
+
+    whole = OfferMaker.offers
+    monkeypatch.setattr(OfferMaker, "offers", offers)
+    assert splits(discover(mixed, settings, Search())) == []
+    stored = splits(mixed.proposals.list())
+    assert stored and {one.state for one in stored} == {ProposalState.DECLINED}
+    assert [*candidates(mixed).iterdir()] == []
+
+
+def test_drafts_of_splits_that_another_machine_settled_are_swept(found: Store) -> None:
+    one, other = splits(found.proposals.list())
+    found.proposals.set_state(one.id, ProposalState.DECLINED)
+    sweep(found)
+    assert [path.name for path in candidates(found).iterdir()] == [str(other.id)]
 
 
 def test_drafts_that_read_hidden_states_are_left_out(mixed: Store, settings: Settings) -> None:
