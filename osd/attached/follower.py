@@ -106,7 +106,8 @@ class EngineFollower(CanaryFollower[DraftVersion]):
         serving = self.serving.get(self.line)
         if digest is None or (serving and self._digest(serving) == digest):
             return serving if digest else None
-        newest_first = [one for one in reversed(self.store.versions.list(self.line)) if one.state not in UNSERVED]
+        kept = reversed(self.store.versions.list(self.line, deleted=False))
+        newest_first = [one for one in kept if one.state not in UNSERVED]
         return next((version for version in newest_first if self._digest(version) == digest), None)
 
     def _require_everywhere(self, version: DraftVersion, digest: str, ranks: Sequence[RankVersion]) -> None:

@@ -31,6 +31,8 @@ KEPT = 2
 HiddenStates = npt.NDArray[np.float16]
 CHUNK = 256
 """Positions whose logits are in memory at once."""
+MOST = 1024
+"""Positions of which a draft's are: for more it reads the text again."""
 
 
 class DraftPass:
@@ -47,11 +49,12 @@ class DraftPass:
         module = self._module(version)
         if module is None or max(tokens) >= module.get_input_embeddings().weight.shape[0]:
             return None
-        last = positions[-1]
-        fed = torch.tensor([tokens[:last]], device=module.device)
-        logits = module(input_ids=fed, use_cache=False, logits_to_keep=last - positions[0] + 1).logits[0]
-        places = [position - positions[0] for position in positions]
-        return [int(token) for token in logits[places].argmax(-1).tolist()]
+        fed = torch.tensor([tokens[: positions[-1]]], device=module.device)
+        said = list[int]()
+        for begin in range(0, len(positions), MOST):
+            keep = torch.tensor([place - 1 for place in positions[begin : begin + MOST]], device=module.device)
+            said += module(input_ids=fed, use_cache=False, logits_to_keep=keep).logits[0].argmax(-1).tolist()
+        return said
 
     def _module(self, version: str) -> Any:
         if version not in self._loaded:

@@ -31,9 +31,10 @@ def choices(here: CommandContext) -> Iterator[CheckResult]:
 def ports(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether the addresses are free on which `osd serve` would listen."""
     server = here.settings.server
-    for key, port in (("server.port", server.port), ("server.admin_port", server.admin_port)):
+    addresses = ("server.port", server.host, server.port), ("server.admin_port", server.admin_host, server.admin_port)
+    for key, host, port in addresses:
         try:
-            listen(server.host, port, key).close()
+            listen(host, port, key).close()
         except BadSetting as error:
             mend = "the server that runs there may be yours (`osd servers list`); else set it, or give --port"
             yield warning(key, str(error), mend)
@@ -113,12 +114,13 @@ def cache_held(pair: Pair, settings: Settings) -> CheckResult:
 
 def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:
     """Check whether the target can verify draft trees."""
+    from osd.models.pair import CHAINS
     from osd.models.tree_check import check_model
 
     try:
         check_model(pair.target)
     except OsdError as error:
-        found = warning if drafter == "causal" else broken
+        found = warning if drafter in CHAINS else broken
         yield found("trees", str(error), "leave drafters.kind at causal")
         return
     yield ok("trees", "the target checks drafts that branch")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ from storage.sampling import Sampling
 
 WAITING = 64
 """Finished requests that are kept until there is time; the oldest are dropped."""
+SCORED = 256
+"""Tokens of a sampled text that are scored at most."""
 SHARE = 0.02
 """Share of the time that scoring may take while requests are being served."""
 
@@ -69,6 +72,7 @@ class DraftScorer:
         loaded_drafts = {draft: loaded for draft, loaded in here if not isinstance(loaded.body, FeatureDraftModel)}
         try:
             if len(loaded_drafts) > 1 and self._scored:
+                completion = part_of(completion)
                 p = drawn_from(self._target, completion)
                 scores = {draft: score(loaded, completion, p) for draft, loaded in loaded_drafts.items()}
                 self._scored(completion.request.id, scores)
@@ -76,6 +80,13 @@ class DraftScorer:
             self._pool.failures.note_failure("scoring", error)
         self._spent += time.perf_counter() - begun
         return True
+
+
+def part_of(completion: Completion) -> Completion:
+    """Return as much of a text as is scored: of a sampled one the first tokens, whose distributions are in memory
+    together."""
+    drawn = not completion.request.sampling.greedy
+    return replace(completion, tokens=completion.tokens[:SCORED]) if drawn else completion
 
 
 @torch.inference_mode()

@@ -96,7 +96,8 @@ class StockVllm(VllmEngine):
         if self._rank is None or self._rank.process != process:
             candidates = [self._published] if self._published else []
             candidates.append((None, self._draft))
-            found = next((one for one in candidates if self._drafts_as(one[1])), None)
+            said = ((one, self._drafts_as(one[1])) for one in candidates)
+            found = next((one for one, alike in said if alike or (alike is None and one is candidates[-1])), None)
             version, digest = (found[0], weights_digest(found[1])) if found else (None, None)
             self._rank = RankVersion(0, process, version, digest)
         return [self._rank]
@@ -138,14 +139,14 @@ class StockVllm(VllmEngine):
             if time.monotonic() > until:
                 raise self._unsuited(f"attach.restart did not bring it up again within {self._hook.seconds:.0f} s")
             time.sleep(0.2)
-        if not self._drafts_as(folder):
+        if self._drafts_as(folder) is False:
             raise self._unsuited(f"attach.restart started it, but it does not draft as {folder} does")
         return str(process)
 
-    def _drafts_as(self, folder: Path) -> bool:
-        """Return whether what it accepts is what a folder's model would have had right; True where nothing tells."""
+    def _drafts_as(self, folder: Path) -> bool | None:
+        """Return whether what it accepts is what a folder's model would have had right; None where nothing tells."""
         share = self._read(COMPLETIONS, partial(agreement, folder), self._answers(ANSWERS))
-        return share is None or share >= ALIKE
+        return None if share is None else share >= ALIKE
 
     def _answers(self, count: int) -> list[SpeculatedAnswer]:
         found = []

@@ -31,6 +31,8 @@ LOOK = 1.0
 """Period in seconds at which the thread looks for work."""
 NEVER = -1
 """Birth of a table that counts as older than everything that was forgotten."""
+UNASKED = 5.0
+"""Seconds after which a table that has arrived, and that nobody asks for, makes room."""
 REFILL = 1.0
 """Seconds of a period, about, for tables that learn from recorded requests: the rest must not wait for them."""
 
@@ -111,6 +113,8 @@ class Tables:
         self._rows: dict[Key, int] = {}
         self._arrived: dict[Key, NgramDrafter] = {}
         self._wanted: dict[Key, None] = {}
+        self._asked: dict[Key, float] = {}
+        """When those that have arrived were last asked for."""
         self._gone: list[tuple[Key, Table]] = []
         self._seats: dict[str, tuple[Key, NgramDrafter, int, bool]] = {}
         self._due, self._warm, self._closing = time.monotonic() + self._every, False, False
@@ -185,9 +189,12 @@ class Tables:
         drafter = self._drafters.pop(key, None)
         if drafter is None and key in self._arrived and self._make_room():
             drafter = self._arrived.pop(key)
+            self._asked.pop(key, None)
         if drafter is not None:
             self._drafters[key] = drafter
-        elif key not in self._arrived and key not in self._wanted:
+        elif key in self._arrived:
+            self._asked[key] = time.monotonic()
+        elif key not in self._wanted:
             self._wanted[key] = None
             self._worker.wake()
         return drafter
@@ -202,6 +209,14 @@ class Tables:
 
     # the thread's
 
+    def _drop_unasked(self) -> None:
+        """Make room among what has arrived and nobody asks for any more: its request has ended."""
+        if len(self._arrived) >= self._most:
+            late = time.monotonic() - UNASKED
+            for key in [key for key in list(self._arrived) if self._asked.get(key, 0.0) < late]:
+                self._arrived.pop(key, None)
+                self._asked.pop(key, None)
+
     def _work(self) -> None:
         self._store.forgotten.poll()
         self._renew()
@@ -212,7 +227,9 @@ class Tables:
         while self._gone:
             self._keep(*self._gone.pop(), least=1.0)
         for key in list(self._wanted):
+            self._drop_unasked()
             if len(self._arrived) < self._most:
+                self._asked[key] = time.monotonic()
                 self._arrived[key] = NgramDrafter(self._store.load(*key), self._settings)
             self._wanted.pop(key, None)
         if time.monotonic() >= self._due:

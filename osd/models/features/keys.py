@@ -68,7 +68,8 @@ HARMLESS = (
     "_name_or_path", "_model_name_or_path", "_attn_implementation", "_commit_hash", "_from_model_config",
     "attention_dropout", "auto_map",
     "base_model_name_or_path", "begin_suppress_tokens", "bos_token_id", "dtype", "embed_requires_grad", "eos_token_id",
-    "id2label", "initializer_range", "label2id", "max_window_layers", "output_attentions", "output_hidden_states",
+    "has_no_defaults_at_init", "id2label", "initializer_range", "label2id", "max_window_layers",
+    "output_attentions", "output_hidden_states",
     "pad_token_id", "pretraining_tp", "problem_type", "return_dict", "torch_dtype", "torchscript",
     "transformers_version", "ttt_steps", "use_cache",
 )  # fmt: skip

@@ -31,6 +31,7 @@ from osd.models.pair import load_model
 from storage.errors import BadInput, HubRefused
 from storage.records import TokenKind, VersionState
 from storage.settings import Settings
+from storage.sql.tables import VersionRow
 from storage.store import Store
 from tests.architecture.test_imports import ABSENT, run_without
 from tests.osd.attached.conftest import Attached, ask, attached, better, copy
@@ -107,6 +108,22 @@ def test_a_newer_version_is_published_named_in_the_ledger_and_published_anew_aft
     assert [worker.id for worker in home.store.servers.list()] == ["gpu-1"]
     fake.restart(home.folders["draft"])
     until(lambda: home.client.served()[0].version == newer)
+
+
+def test_a_version_whose_weights_were_deleted_is_not_read_to_tell_what_serves(home: Attached, fake: FakeEngine) -> None:
+    home.attend()
+    ended = home.store.versions.stage("sql", home.root, "full", lambda folder: copy(home.folders["target"], folder))
+    home.store.versions.reject(ended.id, {})
+    newer = better(home.store, home.folders, home.root)
+    until(lambda: home.store.versions.serving("sql") == {"gpu-1": newer})
+    with home.store.db.session() as session:
+        session.get_one(VersionRow, ended.id).deleted_at = 1.0
+        session.get_one(VersionRow, ended.id).state = VersionState.RETIRED.value
+    fake.restart(home.folders["draft"])
+    until(lambda: home.client.served()[0].version == newer)
+    follower = next(iter(home.attachment.followers.values()))
+    root = follower.version_of(weights_digest(home.folders["draft"]))
+    assert root is not None and root.id == home.root
 
 
 def test_a_draft_learns_beside_a_vllm_without_speculation_and_is_published_once_it_was_started_with_one(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from osd.attached import passes
-from osd.attached.passes import CHUNK, Scorer
+from osd.attached.passes import CHUNK, DraftPass, Scorer
+from storage.store import Store
 from tests.support.models import model_of, random_module
 
 
@@ -36,3 +39,16 @@ def test_states_are_those_that_the_output_layer_reads(
     assert np.allclose(states, plain.numpy(), atol=2e-2)
     for one, other in zip(tops, scorer(tokens, begin), strict=True):
         assert np.allclose(one, other, atol=1e-5)
+
+
+def test_a_draft_says_its_likeliest_tokens_however_many_it_is_asked_for(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = random_module("llama")
+    module.save_pretrained(tmp_path / "draft")
+    version = store.versions.register_root("default", tmp_path / "draft").id
+    tokens, positions = list(range(1, 30)), [3, 4, 9, 20, 28]
+    plain = module(torch.tensor([tokens])).logits[0].argmax(-1).tolist()
+    for most in (1024, 2):
+        monkeypatch.setattr("osd.attached.passes.MOST", most)
+        assert DraftPass(store)(version, tokens, positions) == [plain[place - 1] for place in positions]

@@ -11,7 +11,7 @@ import torch
 
 import osd.drafters.scoring
 from osd.drafters.loaded_draft import LoadedDraft
-from osd.drafters.scoring import drawn_from, matches, reader_of, score
+from osd.drafters.scoring import drawn_from, matches, part_of, reader_of, score
 from osd.engine.engine import Engine
 from osd.models.decoder import Decoder
 from osd.models.pair import Pair
@@ -108,6 +108,14 @@ def test_a_sampled_text_is_scored_by_the_chance_that_a_drafted_token_is_accepted
         assert seen[name].alpha == pytest.approx(float(torch.minimum(p, q).sum()) / 24, abs=1e-4)
     target = engine.pool.loaded_drafts["good"]
     assert score(target, done, drawn_from(engine.target, done)).alpha == pytest.approx(seen["good"].alpha, abs=1e-6)
+
+
+def test_of_a_long_drawn_text_the_first_tokens_are_scored(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its distributions are in memory together."""
+    monkeypatch.setattr("osd.drafters.scoring.SCORED", 5)
+    for temperature, count in ((0.0, 12), (1.0, 5)):
+        (completion,) = engine.run([Request((1, 2, 3), 12, Sampling(temperature), ignore_eos=True)])
+        assert part_of(completion).tokens == completion.tokens[:count]
 
 
 def test_reading_leaves_rows_that_are_being_served_alone(engine: Engine) -> None:

@@ -214,6 +214,24 @@ def test_tables_are_bounded_and_the_one_unused_longest_leaves_and_is_kept(
         assert len(tables._drafters) == 2
 
 
+def test_a_table_that_nobody_asks_for_any_more_makes_room(
+    pair: Pair, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row that asked has ended, as those of short requests do before their table is there."""
+    monkeypatch.setattr("osd.drafters.ngram.tables.UNASKED", 0.05)
+    with serving(pair, settings_in(tmp_path, ngram__tables=2), store) as engine:
+        tables = tables_of(engine)
+
+        def arrived(key: tuple[str, str]) -> bool:
+            tables._wanted.setdefault(key)
+            tables._worker.wake()
+            return key in tables._arrived
+
+        for route in ("a", "b", "c", "d"):
+            until(lambda route=route: arrived((route, "")))
+        assert len(tables._arrived) <= 2
+
+
 def test_the_store_is_asked_for_nothing_while_decoding(
     pair: Pair, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
