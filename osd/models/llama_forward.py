@@ -73,8 +73,7 @@ class LlamaForward:
         self.embedding = model.embed_tokens.weight
         self.layers, self.head = _fused(module)
         self.norm, self.eps = model.norm.weight, model.norm.variance_epsilon
-        self.rotary = model.rotary_emb
-        self.cos = self.sin = self.embedding.new_empty(0)
+        self.extend_rotary = RotaryTables(model.rotary_emb, self.embedding[:1])
         self.compiled = _compiled(self, module)
         """The same over few tokens, compiled."""
 
@@ -133,19 +132,28 @@ class LlamaForward:
         cache.note(len(self.layers) - 1, hidden)
         return hidden, cos, sin
 
-    def extend_rotary(self, length: int) -> tuple[Tensor, Tensor]:
-        """Return rotary tables (length or more, head_dim), cosine and sine; the sine's first half is negated, so that a
-        roll does the rotation."""
-        if len(self.cos) >= length:
-            return self.cos, self.sin
-        positions = torch.arange(length, device=self.embedding.device).unsqueeze(0)
-        self.cos, self.sin = rotary_tables(self.rotary, self.embedding[:1], positions)
-        return self.cos, self.sin
+
+class RotaryTables:
+    """A model's rotary tables, as long as they were asked for. They are apart from the pass, and refer to nothing of
+    it: weights that a swap replaces are freed at once."""
+
+    def __init__(self, rotary: Any, like: Tensor) -> None:
+        """``like``: any numbers of the model's type, on its device."""
+        self._rotary, self._like = rotary, like
+        self._cos = self._sin = like.new_empty(0)
+
+    def __call__(self, length: int) -> tuple[Tensor, Tensor]:
+        """Return tables (length or more, head_dim), cosine and sine; the sine's first half is negated, so that a roll
+        does the rotation."""
+        if len(self._cos) < length:
+            positions = torch.arange(length, device=self._like.device).unsqueeze(0)
+            self._cos, self._sin = rotary_tables(self._rotary, self._like, positions)
+        return self._cos, self._sin
 
 
 def rotary_tables(rotary: Any, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosine and sine at positions (1, T) by a module's rotary positions, (T, head_dim) each, as
-    :meth:`LlamaForward.extend_rotary`."""
+    :class:`RotaryTables` returns them."""
     cos, sin = rotary(like, positions)
     sin = sin.clone()
     sin[..., : sin.shape[-1] // 2].neg_()

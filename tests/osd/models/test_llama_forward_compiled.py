@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -214,6 +216,20 @@ def test_hidden_states_are_of_the_pass_whose_logits_count() -> None:
         found.append(decoder.scored(some(2, 3, 0), starts, counts))
     assert found[0].hidden is not None and torch.equal(found[0].hidden, found[1].hidden)
     assert torch.equal(found[0].first(1, 3), found[1].first(1, 3))
+
+
+@torch.inference_mode()
+def test_weights_are_freed_with_the_last_reference() -> None:
+    """A swap must not wait for the collector of cycles to free what it replaced: that may take many swaps."""
+    gc.disable()
+    try:
+        decoder = decoder_of("llama", trusted=True)
+        decoder.logits(some(1, 1, 0), [9])
+        passes = weakref.ref(decoder.forward), weakref.ref(compiled_of(decoder))
+        del decoder
+        assert [each() for each in passes] == [None, None]
+    finally:
+        gc.enable()
 
 
 @torch.inference_mode()
