@@ -189,7 +189,7 @@ class _ReadText:
 
     samples: RequestSamples
     expected: list[float]
-    """Of each draft Σ_v min(p(v), q(v))."""
+    """Σ_v min(p(v), q(v)) of each draft."""
     divergence: float = 0.0
     """1 − Σ_v min(p_old(v), p_new(v)) ÷ Σ_v p_old(v) over the tokens v that were kept: the total variation distance, if
     both agree on the others as much as on these."""

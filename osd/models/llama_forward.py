@@ -73,7 +73,7 @@ class LlamaForward:
         self.embedding = model.embed_tokens.weight
         self.layers, self.head = _fused(module)
         self.norm, self.eps = model.norm.weight, model.norm.variance_epsilon
-        self.extend_rotary = RotaryTables(model.rotary_emb, self.embedding[:1])
+        self.extend_rotary = RotaryTables(model.rotary_emb, self.embedding.new_empty(0))
         self.compiled = _compiled(self, module)
         """The same over few tokens, compiled."""
 
@@ -135,7 +135,7 @@ class LlamaForward:
 
 class RotaryTables:
     """A model's rotary tables, as long as they were asked for. They are apart from the pass, and refer to nothing of
-    it: weights that a swap replaces are freed at once."""
+    it: on a CPU weights that a swap replaces are freed at once."""
 
     def __init__(self, rotary: Any, like: Tensor) -> None:
         """``like``: any numbers of the model's type, on its device."""

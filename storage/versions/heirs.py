@@ -90,5 +90,5 @@ def _learned(store: Store, draft: str, target: str) -> DraftVersion | None:
 def _began_learned(store: Store, root: DraftVersion) -> bool:
     """Return whether a number 0 is a fork of a version that had learned, or what a split trained."""
     twin = select(VersionRow.id).where(VersionRow.digest == root.digest, VersionRow.number > 0).limit(1)
-    applied = store.proposals.list(ProposalState.APPLIED)
+    applied = store.proposals.list(ProposalState.APPLIED, limit=1 << 30)
     return store.db.scalar(twin) is not None or any(one.facts.get("version") == root.id for one in applied)

@@ -188,7 +188,7 @@ class Tables:
         """Return the table of a key and mark it as used last; None while it is not there."""
         drafter = self._drafters.pop(key, None)
         if drafter is None and key in self._arrived and self._make_room():
-            drafter = self._arrived.pop(key)
+            drafter = self._arrived.pop(key, None)  # None: the thread has just let it go
             self._asked.pop(key, None)
         if drafter is not None:
             self._drafters[key] = drafter
@@ -214,8 +214,9 @@ class Tables:
         if len(self._arrived) >= self._most:
             late = time.monotonic() - UNASKED
             for key in [key for key in list(self._arrived) if self._asked.get(key, 0.0) < late]:
-                self._arrived.pop(key, None)
                 self._asked.pop(key, None)
+                if (dropped := self._arrived.pop(key, None)) is not None:
+                    self._store.refill.forget(dropped.table)
 
     def _work(self) -> None:
         self._store.forgotten.poll()
@@ -229,8 +230,8 @@ class Tables:
         for key in list(self._wanted):
             self._drop_unasked()
             if len(self._arrived) < self._most:
-                self._asked[key] = time.monotonic()
-                self._arrived[key] = NgramDrafter(self._store.load(*key), self._settings)
+                drafter = NgramDrafter(self._store.load(*key), self._settings)
+                self._asked[key], self._arrived[key] = time.monotonic(), drafter
             self._wanted.pop(key, None)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self._every
